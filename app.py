@@ -1,0 +1,361 @@
+"""The Space: page, API and the functions that use the GPU. Composes model and compile_cache for visitors.
+
+Read from top to bottom: what is served, how one request becomes a video, what the page's buttons do, the page.
+Everything that is not about Gradio, spaces or words for visitors lives in model/.
+"""
+
+from __future__ import annotations
+
+import spaces  # isort: skip  (before torch: on ZeroGPU it has to patch it)
+
+import html
+import inspect
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
+from model.generator import MAX_STEPS
+from model.pipeline import Block, Request, RequestError
+from model.recording import Progress, Recording, Served, record
+from model.serving import Serving
+from model.video import read_settings
+
+log = logging.getLogger("onegraph")
+MODEL = Path(os.environ.get("ONEGRAPH_MODEL", Path(__file__).parent / "model" / "tiny"))
+MAX_BLOCKS = 40  # half a minute; a stream's chunks stay in memory until its visitor leaves
+DEFAULT_BLOCKS = 7
+EXAMPLES = [
+    "a red circle moving right on a blue background",
+    "a small green star spinning on a black background",
+    "a large yellow square moving up on a purple background",
+    "a cyan triangle bouncing on a gray background",
+]
+KEEP_FILES = 3600  # seconds a finished video can be downloaded
+
+serving = Serving(MODEL)
+rollout = serving.pipeline.config.rollout
+SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
+stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
+
+
+# ---------------------------------------------------------------------------------------------- one request
+
+
+@spaces.GPU
+def blocks_of(request: Request) -> Iterator[Block | Served]:
+    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process."""
+    pipeline = serving.pipeline
+    yield from pipeline.stream(request)
+    yield Served(pipeline.runner.mode, pipeline.runner.origin.key, pipeline.runner.origin.source)
+
+
+def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Request:
+    """A request that can be served. Raises gr.Error in words for a visitor."""
+    try:
+        request = read_request(prompt, seed, blocks, size, steps, max_blocks=MAX_BLOCKS, default_size=rollout.sizes[0])
+        return serving.pipeline.check(request)
+    except RequestError as error:
+        raise gr.Error(str(error), title="Please change this", print_exception=False) from None
+
+
+def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
+    """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
+    try:
+        yield from record(blocks_of(request), request, rollout.fps, Path(folder), **options)
+    except gr.Error:  # the platform's own words: quota, time-out
+        raise
+    except Exception:
+        log.exception("a request failed")
+        text = "The video could not be made; the fault is on this side. Please try again."
+        raise gr.Error(text, print_exception=False) from None
+
+
+def generate(
+    prompt: str,
+    seed: int | str | None = None,
+    blocks: int = DEFAULT_BLOCKS,
+    size: str = "",
+    steps: int = rollout.steps,
+) -> Iterator[tuple[dict | None, int, dict]]:
+    """Makes a video and returns the finished mp4, the seed that was used, and a report.
+
+    While it runs, intermediate results have no file and a report with the blocks made so far; cancelling the
+    job stops it at the next block.
+
+    Args:
+        prompt: What the video shows.
+        seed: A whole number from 0 to 2**63 - 1 (as text where your language has no such integers). Leave it out to draw one. The same seed and settings give the same frames.
+        blocks: Length of the video, in blocks of 12 frames (the first has 9); 7 blocks are 81 frames.
+        size: Height x width in pixels, such as "128x128". Leave it out for the model's own size.
+        steps: Denoising steps per block.
+
+    Returns:
+        The mp4 file (H.264); its metadata holds the settings.
+        The seed.
+        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source).
+    """  # noqa: E501  (each entry is one line in the API page)
+    request = checked(prompt, seed, blocks, size, steps)
+    with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
+        for part in recorded(request, folder):
+            if isinstance(part, Progress):
+                yield None, request.seed, {"block": part.block, "blocks": part.blocks, "fps": round(part.fps, 1)}
+            elif part.problem:
+                raise gr.Error(part.problem, print_exception=False)
+            else:
+                yield gr.FileData(path=str(part.path), orig_name=part.path.name).model_dump(), request.seed, part.report
+
+
+# ------------------------------------------------------------------------------------------ the page's events
+
+
+class StreamedVideo(gr.Video):
+    """A video output that takes MPEG-TS chunks with their known duration: nothing has to be probed or remuxed,
+    so neither ffmpeg nor ffprobe has to be on the machine."""
+
+    def get_block_name(self) -> str:
+        return "video"
+
+    async def stream_output(
+        self, value: tuple[bytes, float] | None, output_id: str, first_chunk: bool
+    ) -> tuple[dict | None, dict]:
+        chunk = value and {"data": value[0], "duration": value[1], "extension": ".ts"}
+        name = {"orig_name": "video-stream.mp4", "meta": {"_type": "gradio.FileData"}}
+        return chunk, {"path": output_id, "is_stream": True, **name}
+
+
+def begin(
+    prompt: str, seed: str, randomise: bool, blocks: int, size: str, steps: int, visitor: gr.Request
+) -> tuple[Any, ...]:
+    """Checks the form before anything is queued, settles the seed, and swaps Generate for Stop."""
+    request = checked(prompt, random_seed() if randomise else seed, blocks, size, steps)
+    if visitor.session_hash in stops:
+        raise gr.Error("Your last video is still being made. Stop it first.", title="One at a time")
+    stops[visitor.session_hash] = threading.Event()
+    return (
+        str(request.seed),
+        gr.Button(visible=False),
+        gr.Button("Stop", visible=True, interactive=True),
+        gr.DownloadButton(value=None, interactive=False),
+        line("waiting for its turn …", 0),
+    )
+
+
+def stream(
+    prompt: str, seed: str, blocks: int, size: str, steps: int, visitor: gr.Request
+) -> Iterator[tuple[Any, ...]]:
+    """Streams the video into the player; ends with the finished file, also when it was stopped early."""
+    stop = stops.get(visitor.session_hash) or threading.Event()
+    request = checked(prompt, seed, blocks, size, steps)
+    with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
+        yield gr.skip(), line("starting …", 0), gr.skip()
+        for part in recorded(request, folder, stopped=stop.is_set, chunks=True):
+            if isinstance(part, Progress):
+                text = f"block {part.block}/{part.blocks}, {part.fps:.0f} fps"
+                yield (part.chunk, part.chunk_seconds), line(text, part.block / part.blocks), gr.skip()
+            else:
+                if part.problem:
+                    gr.Warning(part.problem)
+                button = gr.DownloadButton(value=part.path, interactive=True) if part.path else gr.skip()
+                link = f' · <a href="{html.escape(link_of(request))}" title="This page with these settings">link</a>'
+                yield gr.skip(), line(part.summary(), 1, link if part.path else ""), button
+
+
+def stop(visitor: gr.Request) -> gr.Button:
+    """Asks this visitor's video to end after the block that is being made."""
+    if event := stops.get(visitor.session_hash):
+        event.set()
+    return gr.Button("Stopping …", interactive=False)
+
+
+def leave(visitor: gr.Request) -> None:
+    """The page was closed: nobody waits for its video any more."""
+    if event := stops.pop(visitor.session_hash, None):
+        event.set()
+
+
+def end(visitor: gr.Request) -> tuple[gr.Button, gr.Button]:
+    """However the video ended: Generate is back."""
+    stops.pop(visitor.session_hash, None)
+    return gr.Button(visible=True), gr.Button(visible=False)
+
+
+def from_file(path: str | None) -> tuple[Any, ...]:
+    """Fills the form from the settings inside an mp4 made here."""
+    if not path:
+        return (gr.skip(),) * 6
+    try:
+        return form_values(read_settings(Path(path)))
+    except (ValueError, OSError):
+        raise gr.Error("This file holds no settings of a video made here.", print_exception=False) from None
+
+
+def from_link(visitor: gr.Request) -> tuple[Any, ...]:
+    """Fills the form from the page's address, where it carries settings; a broken link changes nothing."""
+    settings = dict(visitor.query_params or {})
+    try:
+        return form_values(settings) if "prompt" in settings else (gr.skip(),) * 6
+    except gr.Error:
+        return (gr.skip(),) * 6
+
+
+def form_values(settings: dict[str, Any]) -> tuple[Any, ...]:
+    """Prompt, seed, randomise, blocks, size, steps; from values that may come from anyone."""
+    values = {"seed": 0, "blocks": DEFAULT_BLOCKS, "size": "", "steps": rollout.steps} | settings
+    good = settings_of(checked(*(values.get(name) for name in ("prompt", "seed", "blocks", "size", "steps"))))
+    size = good["size"] if good["size"] in dict(SIZES).values() else SIZES[0][1]
+    return good["prompt"], str(good["seed"]), False, length(good["blocks"], value=good["blocks"]), size, good["steps"]
+
+
+def length(blocks: int, **value: int) -> gr.Slider:
+    """The length slider, saying what that many blocks are in seconds."""
+    seconds = frames_in(blocks, serving.pipeline.config) / rollout.fps
+    return gr.Slider(label=f"Length: {blocks} block{'s' * (blocks != 1)} = {seconds:.1f} s", **value)
+
+
+def line(text: str, done: float, more: str = "") -> str:
+    """The status line under the player, below a bar that fills from 0 to 1. `more` is HTML."""
+    bar = f'<div class="bar"><i style="width:{100 * done:.0f}%"></i></div>'
+    return f'{bar}<p role="status">{html.escape(text)}{more}</p>'
+
+
+def panel() -> tuple[str, str, gr.Timer]:
+    """The badge in the page's corner, the table behind it, and the timer that stops asking once all is settled."""
+    now = serving.status()
+    facts = now.facts() | {"Model": rollout.title or serving.folder.name}
+    cells = (f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())
+    badge = f'<span class="badge {"busy" if now.building else now.mode}">{html.escape(now.label)}</span>'
+    return badge, f"<table>{''.join(cells)}</table>", gr.Timer(active=now.building is not None)
+
+
+# -------------------------------------------------------------------------------------------------- the page
+
+THEME = gr.themes.Base(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    radius_size="lg",
+    font=["ui-sans-serif", "system-ui", "sans-serif"],  # nothing is fetched from elsewhere
+    font_mono=["ui-monospace", "monospace"],
+).set(body_background_fill="*neutral_50", button_primary_background_fill="linear-gradient(90deg, #4f46e5, #7c3aed)")
+CSS = """
+.gradio-container { max-width: 1200px !important; margin: 0 auto !important; padding: 0 !important; }
+.gradio-container .main { padding: 10px 24px !important; }
+.gradio-container footer { margin-top: 8px; }
+.gradio-container .html-container { padding: 0; }
+#head { align-items: center; justify-content: space-between; flex-wrap: nowrap; }
+#head > * { flex: 0 1 auto !important; width: auto; }
+#head h1 { display: inline; font-size: 1.3rem; letter-spacing: -.02em; margin-right: 12px; }
+#head small { font-size: .95rem; opacity: .65; }
+.badge { display: inline-block; padding: 3px 12px; border-radius: 99px; font-size: .85rem; white-space: nowrap;
+  background: var(--neutral-200); color: var(--neutral-800); }
+.badge::before { content: ""; display: inline-block; width: 8px; height: 8px; border-radius: 50%;
+  background: currentColor; margin-right: 7px; }
+.badge.aot { background: #d6f5e3; color: #0b6b3a; }
+.badge.busy { background: #fdf0cf; color: #8a5a00; }
+.badge.busy::before { animation: pulse 1.2s infinite alternate; }
+@keyframes pulse { to { opacity: .2; } }
+#stage { display: grid; gap: 14px 28px; grid-template-columns: minmax(0, 1fr) minmax(0, 540px);
+  grid-template-areas: "ask play" "rest play"; grid-template-rows: auto 1fr; align-items: start; }
+#ask { grid-area: ask; }
+#play { grid-area: play; gap: 10px; }
+#rest { grid-area: rest; }
+#prompt textarea { font-size: 1.05rem; }
+#player { height: min(calc(100vh - 190px), 540px); border-width: 0 !important; border-radius: 18px;
+  background: #0c0f1a; }
+#player * { background-color: transparent; }
+#player video { width: 100%; height: 100%; object-fit: contain; }
+#player .empty::after { content: "Your video plays here while it is being made"; color: #97a0b8; }
+#player .empty .icon { display: none; }
+#stop { background: #fde7e7; color: #b42318; }
+#below { flex-wrap: nowrap; align-items: center; gap: 14px; }
+#below > #status { flex: 1 1 0; min-width: 0; }
+#below > #download { flex: 0 0 auto; min-width: 128px; }
+#status p { margin: 5px 0 0; min-height: 1.4em; font-size: .92rem; font-variant-numeric: tabular-nums; }
+.bar { height: 4px; border-radius: 2px; background: var(--neutral-200); overflow: hidden; }
+.dark .bar { background: var(--neutral-700); }
+.bar i { display: block; height: 100%; background: var(--primary-500); transition: width .25s; }
+#panel table, #panel tr { border: none; margin: 0; }
+#panel th, #panel td { border: none; padding: 3px 14px 3px 0; vertical-align: top; overflow-wrap: anywhere; }
+#panel th { font-weight: 500; opacity: .65; white-space: nowrap; }
+@media (max-width: 800px) {
+  .gradio-container .main { padding: 8px 12px !important; }
+  #head small { display: none; }
+  #stage { grid-template-columns: minmax(0, 1fr); grid-template-areas: "ask" "play" "rest"; gap: 10px; }
+  #player { height: min(calc(100vw - 24px), 44vh); }
+  #rest .label { display: none; }
+  #rest .gallery { flex-wrap: nowrap; overflow-x: auto; }
+  #rest .gallery-item { flex: none; }
+}
+"""
+
+with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEEP_FILES)) as page:
+    with gr.Row(elem_id="head"):
+        gr.HTML("<h1>Onegraph</h1><small>One prompt in, one video out, through one compiled graph.</small>")
+        badge = gr.HTML(elem_id="badge")
+    with gr.Row(elem_id="stage"):
+        with gr.Column(elem_id="ask"):
+            prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
+            generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
+            stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
+        with gr.Column(elem_id="play"):
+            looks = {"show_label": False, "buttons": [], "interactive": False}
+            player = StreamedVideo(streaming=True, autoplay=True, loop=True, elem_id="player", **looks)
+            with gr.Row(elem_id="below"):
+                status = gr.HTML(line("ready", 0), elem_id="status")
+                download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
+        with gr.Column(elem_id="rest"):
+            examples = gr.Examples([[text] for text in EXAMPLES], prompt, label="Try", api_visibility="private")
+            with gr.Accordion("Settings", open=False, elem_id="settings"):
+                with gr.Row():
+                    seed = gr.Textbox("0", label="Seed", max_lines=1, elem_id="seed")
+                    randomise = gr.Checkbox(True, label="New seed each time", elem_id="randomise")
+                blocks = gr.Slider(1, MAX_BLOCKS, DEFAULT_BLOCKS, step=1, label="Length")
+                with gr.Row():
+                    size = gr.Radio(SIZES, value=SIZES[0][1], label="Size (width × height)")
+                    steps = gr.Slider(1, MAX_STEPS, rollout.steps, step=1, label="Steps per block")
+                upload = gr.UploadButton("Take the settings from an mp4 made here", size="sm", file_types=[".mp4"])
+            with gr.Accordion("What runs", open=False, elem_id="panel"):
+                facts = gr.HTML()
+    timer = gr.Timer(2)
+
+    form = [prompt, seed, blocks, size, steps]
+    hidden = {"api_visibility": "private", "show_progress": "hidden"}
+    aside = {"concurrency_limit": None, **hidden}  # waits for nobody
+    gr.on(
+        [generate_button.click, prompt.submit],
+        begin,
+        [prompt, seed, randomise, blocks, size, steps],
+        [seed, generate_button, stop_button, download, status],
+        **aside,
+    ).success(stream, form, [player, status, download], concurrency_id="gpu", concurrency_limit=1, **hidden).then(
+        end, None, [generate_button, stop_button], **aside
+    )
+    stop_button.click(stop, None, stop_button, **aside)
+    examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
+    gr.on([page.load, blocks.change], length, blocks, blocks, **aside)
+    upload.upload(from_file, upload, [prompt, seed, randomise, blocks, size, steps], **aside)
+    gr.on([page.load, timer.tick], panel, None, [badge, facts, timer], **aside)
+    page.load(from_link, None, [prompt, seed, randomise, blocks, size, steps], **aside)
+    page.unload(leave)
+    generate.__annotations__["return"] = tuple[dict, int, dict]  # gr.api knows no iterators: it is asked for each item
+    gr.api(generate, api_description=inspect.getdoc(generate), concurrency_id="gpu", concurrency_limit=1)
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    serving.build_in_background()
+    page.queue(max_size=64).launch(
+        theme=THEME,
+        css=CSS,
+        enable_monitoring=False,
+        run_history=False,
+        show_error=False,
+        strict_cors=True,
+        footer_links=["api"],
+        max_file_size="64mb",
+    )

@@ -1,0 +1,179 @@
+"""Command line: python -m model generate | compile | judge | train.
+
+Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
+1 where something failed, 2 where the request was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+EMBEDDED = Path(__file__).parent / "tiny"
+FAILED, WRONG = 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m model", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_generate(commands)
+    _add_compile(commands)
+    from .training import cli
+
+    cli.add_parsers(commands)
+    return parser
+
+
+def _add_generate(commands: Any) -> None:
+    parser = commands.add_parser("generate", help="make a video from a prompt")
+    parser.add_argument("prompt")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--blocks", type=int, default=7, help="length: 12 frames each, the first 9 (default 7)")
+    parser.add_argument("--size", metavar="HxW", help="height x width in pixels (default: the model's first size)")
+    parser.add_argument("--steps", type=int, help="denoising steps per block (default: the model's)")
+    parser.add_argument("--mode", choices=("auto", "aot", "eager", "jit"), default="auto",
+                        help="auto: the compiled binary where there is one, else eager")  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write an mp4")
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N",
+                        help="blocks made in one call of the graph; does not change the frames")  # fmt: skip
+    for name in ("resample-above", "skip-below", "still-below"):
+        parser.add_argument(f"--{name}", type=float, metavar="D", help="see README, control flow (default: off)")
+    parser.add_argument("--max-attempts", type=int, default=1, metavar="N", help="resamplings of one block")
+    _add_model(parser)
+    parser.set_defaults(run=_generate)
+
+
+def _add_compile(commands: Any) -> None:
+    parser = commands.add_parser("compile", help="compile the graph and store the binary; takes minutes")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_model(parser)
+    parser.set_defaults(run=_compile)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
+                        help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch")
+
+
+def _generate(args: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    import torch
+
+    from compile_cache.errors import CompileCacheError
+
+    from .binary import open_runner
+    from .config import ConfigError
+    from .pipeline import Pipeline, RequestError
+    from .video import write_mp4
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    try:
+        pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype))
+        request = pipeline.check(_request(args, pipeline.config.rollout))
+        loaded = time.perf_counter()
+        frames, sha, first, report = [], hashlib.sha256(), None, None
+        for block in pipeline.stream(request, args.blocks_per_call):
+            first = first or time.perf_counter()
+            frames.append(block.frames)
+            sha.update(block.frames.tobytes())
+            report = block.report
+        generated = time.perf_counter()
+        if args.out:
+            write_mp4(frames, args.out, pipeline.config.rollout.fps, _settings(request))
+    except RequestError as error:
+        return _fail(args, str(error), WRONG)
+    except (ConfigError, CompileCacheError, OSError) as error:
+        return _fail(args, str(error), FAILED)
+    origin = pipeline.runner.origin
+    done = {
+        "seed": request.seed,
+        "frames": sum(map(len, frames)),
+        "digest": sha.hexdigest(),
+        "seconds": {
+            "load": round(loaded - started, 3),
+            "first_frames": round((first or generated) - started, 3),
+            "generate": round(generated - loaded, 3),
+            "encode": round(time.perf_counter() - generated, 3),
+        },
+        **(report.as_dict() if report else {}),
+        "mode": pipeline.runner.mode,
+        "dtype": str(pipeline.runner.dtype).removeprefix("torch."),
+        "binary": {"key": origin.key, "source": origin.source, "reason": origin.reason},
+        "out": str(args.out) if args.out else None,
+    }
+    _tell(args, done, f"{done['frames']} frames, {pipeline.runner.mode}, {done['seconds']['generate']} s, {args.out}")
+    return 0
+
+
+def _request(args: argparse.Namespace, rollout: Any) -> Any:
+    from .forms import read_size
+    from .pipeline import Limits, Request
+
+    height, width = read_size(args.size) if args.size else rollout.sizes[0]
+    limits = Limits(args.max_attempts, args.resample_above, args.skip_below, args.still_below)
+    steps = rollout.steps if args.steps is None else args.steps
+    return Request(args.prompt, args.seed, args.blocks, height, width, steps, limits)
+
+
+def _settings(request: Any) -> dict[str, Any]:
+    from .forms import settings_of
+
+    return settings_of(request)
+
+
+def _compile(args: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    import torch
+
+    from compile_cache.errors import CompileCacheError
+
+    from .binary import build
+    from .config import ConfigError
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+
+    def progress(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        entry = build(args.model, dtype=args.dtype, progress=progress)
+    except (ConfigError, CompileCacheError, OSError) as error:
+        return _fail(args, str(error), FAILED)
+    size, seconds = entry.manifest.package.size, time.perf_counter() - started
+    done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
+    _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
+    return 0
+
+
+def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
+    print(json.dumps(values)) if args.json else print(words, file=sys.stderr)
+
+
+def _fail(args: argparse.Namespace, words: str, status: int) -> int:
+    print(words, file=sys.stderr)
+    if args.json:
+        print(json.dumps({"error": words}))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Which pipeline serves requests now: a cached binary if there is one, else eager until a new binary is built.
+
+The build runs in a process of its own, which does not outlive this one; when it is done, new requests get the
+binary and running ones end on what they began with. Nothing here knows of pages or visitors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .binary import open_runner
+from .leash import leashed
+from .pipeline import Pipeline
+from .recording import MODE_NAMES
+
+log = logging.getLogger(__name__)
+_ROOT = Path(__file__).parent.parent  # where `python -m model` is found
+
+
+@dataclass(frozen=True)
+class Status:
+    """What serves requests at this moment, and why."""
+
+    mode: str  # "aot", "jit" or "eager"
+    source: str | None  # where the binary came from
+    key: str | None
+    size: int | None  # bytes of the binary
+    load_seconds: float | None
+    reason: str | None  # why there is no binary
+    building: str | None  # what a build is doing right now, None when none runs
+
+    @property
+    def label(self) -> str:
+        return MODE_NAMES.get(self.mode, self.mode) + (", compiling …" if self.building else "")
+
+    def facts(self) -> dict[str, str]:
+        """The same in words, for people: name -> value, only what applies."""
+        rows = {
+            "Runs": "AoT binary of the whole graph" if self.mode == "aot" else f"PyTorch, {MODE_NAMES[self.mode]}",
+            "Why": self.reason,
+            "Build": self.building,
+            "Binary from": self.source,
+            "Key": self.key,
+            "Size": self.size and f"{self.size / 1e6:.2f} MB",
+            "Loaded in": self.load_seconds and f"{1000 * self.load_seconds:.0f} ms",
+        }
+        return {name: value for name, value in rows.items() if value}
+
+
+class Serving:
+    """Holds the current pipeline of one model folder. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._building: str | None = None
+        self._failure: str | None = None
+        self.pipeline = self._open()
+
+    def build_in_background(self, command: list[str] | None = None) -> None:
+        """Starts a build if no binary is loaded, and switches over when it is done. Returns at once."""
+        if self.pipeline.runner.mode == "aot":
+            return
+        command = command or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"]
+        self._building = "starting"
+        threading.Thread(target=self._build, args=(command,), name="build", daemon=True).start()
+
+    def status(self) -> Status:
+        runner = self.pipeline.runner
+        origin = runner.origin
+        return Status(
+            mode=runner.mode,
+            source=origin.source,
+            key=origin.key,
+            size=origin.size,
+            load_seconds=origin.seconds,
+            reason=None if runner.mode == "aot" else self._failure or origin.reason,
+            building=self._building,
+        )
+
+    def _open(self) -> Pipeline:
+        return Pipeline(self.folder, open_runner(self.folder, mode="auto"))
+
+    def _build(self, command: list[str]) -> None:
+        begin = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                leashed(command), cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            errors = threading.Thread(target=self._follow, args=(process,), daemon=True)
+            errors.start()
+            answer = process.stdout.read()  # one line of JSON at the end
+            errors.join()
+            self._failure = _failure(process.wait(), answer)
+            if self._failure is None:
+                self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
+                self._failure = self.pipeline.runner.origin.reason
+        except Exception as error:
+            log.exception("the build could not be run")
+            self._failure = f"the build could not be run ({type(error).__name__})"
+        finally:
+            self._building = None
+        seconds = time.monotonic() - begin
+        log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        """Keeps the last line the build printed, for whoever asks what it is doing."""
+        for line in process.stderr:
+            if line.strip():
+                self._building = line.strip()[:200]
+                log.debug("build: %s", line.rstrip())
+
+
+def _failure(status: int, answer: str) -> str | None:
+    """Why the build failed, from its exit status and the JSON it printed last; None if it did not."""
+    try:
+        words = json.loads(answer.strip().splitlines()[-1]).get("error")
+    except (IndexError, ValueError, AttributeError):
+        words = None
+    if status == 0 and not words:
+        return None
+    return str(words)[:500] if words else f"the build ended with exit status {status}"

@@ -1,0 +1,101 @@
+"""`python -m model judge`: makes videos of held-out prompts and lets the judge read them.
+
+Held-out prompts describe combinations of attributes that training never saw. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model.training import captions
+from model.training.judge import load_judge, read
+from model.training.world import ATTRIBUTES, Scene, sample_scene
+
+TINY = Path(__file__).parents[1] / "tiny"
+
+
+def scores(judge_folder: Path, scenes: list[Scene], videos: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Shares of right readings: per attribute, all right, per value, and what wrong values were read as."""
+    judge = load_judge(judge_folder)
+    right = {name: [] for name in ATTRIBUTES}
+    by_value: dict[str, dict[str, list[bool]]] = {name: {v: [] for v in values} for name, values in ATTRIBUTES.items()}
+    mistakes: Counter[str] = Counter()
+    for scene, video in zip(scenes, videos, strict=True):
+        seen = read(judge, video)
+        for (name, values), label in zip(ATTRIBUTES.items(), scene.labels(), strict=True):
+            guess = int(seen[name].argmax())
+            right[name].append(guess == label)
+            by_value[name][values[label]].append(guess == label)
+            if guess != label:
+                mistakes[f"{values[label]} read as {values[guess]}"] += 1
+    table = np.array(list(right.values()))
+    return {
+        "n": len(scenes),
+        "scores": {name: round(100 * float(np.mean(hits)), 1) for name, hits in right.items()},
+        "all": round(100 * float(table.all(axis=0).mean()), 1),
+        "by_value": {
+            name: {value: f"{sum(hits)}/{len(hits)}" for value, hits in values.items()}
+            for name, values in by_value.items()
+        },
+        "mistakes": dict(mistakes.most_common()),
+    }
+
+
+def score_table(result: dict[str, Any]) -> str:
+    """The result as a few lines for people."""
+    names = [*result["scores"], "all"]
+    cells = [*result["scores"].values(), result["all"]]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines.append("| " + " | ".join(f"{cell:g}" for cell in cells) + " |")
+    lines += [f"{count} × {what}" for what, count in result["mistakes"].items()]
+    return "\n".join(lines)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--n", type=int, default=64, help="number of prompts")
+    parser.add_argument("--steps", type=int, default=4, help="denoising steps per block")
+    parser.add_argument("--blocks", type=int, default=7, help="blocks per video, at least 3")
+    parser.add_argument("--seed", type=int, default=0, help="picks prompts and noise")
+    parser.add_argument("--wording", choices=("canonical", "free"), default="canonical")
+    parser.add_argument("--model", type=Path, default=TINY, help="model folder")
+    parser.add_argument("--mode", choices=("auto", "aot", "eager", "jit"), default="auto", help="what runs the graph")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score the model folder; prints a table or JSON. Returns the exit status."""
+    from model.binary import open_runner
+    from model.pipeline import Pipeline, Request
+
+    rng = np.random.default_rng((args.seed, 99))
+    scenes = [sample_scene(rng, split="held_out") for _ in range(args.n)]
+    words = np.random.default_rng((args.seed, 100))
+    write = captions.canonical if args.wording == "canonical" else lambda s: captions.free(s, words, missing=0.0)
+    prompts = [write(scene) for scene in scenes]
+    runner = open_runner(args.model, args.mode)
+    pipeline = Pipeline(args.model, runner)
+
+    def videos() -> Iterable[np.ndarray]:
+        for index, prompt in enumerate(prompts):
+            request = Request(prompt, seed=args.seed * 1_000_003 + index, blocks=args.blocks, steps=args.steps)
+            with torch.no_grad():
+                yield np.concatenate([block.frames for block in pipeline.stream(request)])
+            if (index + 1) % 16 == 0:
+                print(f"{index + 1}/{args.n}", file=sys.stderr, flush=True)
+
+    started = time.monotonic()
+    result = scores(args.model / "judge", scenes, videos())
+    result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, "mode": runner.mode}
+    result["seconds"] = round(time.monotonic() - started, 1)
+    print(json.dumps(result, indent=2) if args.json else score_table(result))
+    return 0

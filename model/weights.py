@@ -1,0 +1,101 @@
+"""A model folder's safetensors files -> the parts' parameters. Knows no Hub and no graph.
+
+Only safetensors are read: a pickle can run code. Every missing, unexpected or wrong-shaped tensor is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from .config import ConfigError, ModelConfig
+from .transformer import CausalWanTransformer
+from .vae import WanVae
+
+FILES = {
+    "transformer": "transformer/diffusion_pytorch_model.safetensors",
+    "vae": "vae/diffusion_pytorch_model.safetensors",
+    "text_encoder": "text_encoder/model.safetensors",
+}
+TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, under the second name
+NAMED = 4  # how many offending tensors a message lists
+
+
+class WeightsError(ConfigError):
+    """A weights file is missing, damaged, or does not fit the configuration beside it."""
+
+
+def hardware_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+    """bfloat16 where the processor or GPU multiplies it in hardware, else float32."""
+    if torch.device(device).type == "cuda":
+        return torch.bfloat16
+    supported = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if supported else torch.float32
+
+
+def read_tensors(folder: Path, part: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """All tensors of a part, in `dtype` on `device`. Raises WeightsError naming the file."""
+    path = folder / FILES[part]
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            return {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is missing") from None
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+def load_transformer(config: ModelConfig, tensors: Mapping[str, Tensor]) -> CausalWanTransformer:
+    with torch.device("meta"):
+        transformer = CausalWanTransformer(config.transformer)
+    return _fill(transformer, tensors, "transformer")
+
+
+def load_vae(config: ModelConfig, tensors: Mapping[str, Tensor]) -> WanVae:
+    with torch.device("meta"):
+        vae = WanVae(config.vae)
+    return _fill(vae, tensors, "vae")
+
+
+def load_text_encoder(config: ModelConfig, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """transformers' UMT5 encoder (its import takes seconds, so only where it is needed)."""
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    with torch.device("meta"):
+        encoder = UMT5EncoderModel(UMT5Config(**config.text_encoder))
+    return _fill(encoder, untied(tensors), "text_encoder")
+
+
+def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Text encoder tensors with tied names filled in."""
+    aliases = {name: tensors[source] for name, source in TIED.items() if source in tensors and name not in tensors}
+    return {**tensors, **aliases}
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, Tensor], part: str) -> nn.Module:
+    """Give a module on meta its parameters, by reference, ready for inference. Raises WeightsError."""
+    check_tensors({name: p.shape for name, p in module.state_dict().items()}, tensors, FILES[part])
+    module.load_state_dict(tensors, assign=True)
+    return module.eval().requires_grad_(False)
+
+
+def check_tensors(expected: Mapping[str, torch.Size], tensors: Mapping[str, Tensor], file: str) -> None:
+    """Raises WeightsError naming what is missing, unexpected or of the wrong shape."""
+    missing = [name for name in expected if name not in tensors]
+    unexpected = [name for name in tensors if name not in expected]
+    wrong = [
+        f"{name} is {list(tensors[name].shape)}, not {list(shape)}"
+        for name, shape in expected.items()
+        if name in tensors and tensors[name].shape != shape
+    ]
+    faults = []
+    for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong)):
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            faults.append(f"{kind}: {', '.join(names[:NAMED])}{more}")
+    if faults:
+        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}")

@@ -1,0 +1,167 @@
+"""Fixtures: the real app in a process of its own, a browser, and the npm client. Anything absent is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio_client import Client
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+LAPTOP = {"viewport": {"width": 1366, "height": 768}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+@dataclass
+class App:
+    """`python app.py`, running, with a cache, a temporary folder and a log of its own."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    folder: Path
+    mark: str  # in the environment of the process and of everything it starts
+    started_in: float  # seconds from the process start to the first answered page
+
+    def client(self) -> Client:
+        return Client(self.url, verbose=False, download_files=str(self.folder / "downloads"))
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text("utf-8", "replace")
+
+    def family(self) -> list[int]:
+        """Every living process that the app started, itself included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    found += [int(entry.name)] if state != "Z" else []
+            except OSError:
+                continue  # gone meanwhile, or somebody else's
+        return found
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float) -> Any:
+    """The first true value of `condition`; fails naming `what` when the time is up."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    pytest.fail(f"{what}: not within {seconds:.0f} s")
+
+
+def start_app(folder: Path, **environment: str) -> App:
+    """Starts the app with an empty cache and waits until its page answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mark = uuid.uuid4().hex
+    (folder / "tmp").mkdir(parents=True)
+    own = {
+        "GRADIO_SERVER_PORT": str(port),
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
+        "TMPDIR": str(folder / "tmp"),
+        "ONEGRAPH_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "TEST_MARK": mark,
+    }
+    begin = time.monotonic()
+    with open(folder / "log", "wb") as log:
+        command = [sys.executable, os.environ.get("DEV_APP", "app.py")]
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own, **environment}, stdout=log, stderr=log)
+    app = App(f"http://127.0.0.1:{port}/", process, folder, mark, 0.0)
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"app.py ended with status {process.returncode}:\n{app.log()[-3000:]}")
+        try:
+            with urllib.request.urlopen(app.url, timeout=5) as page:
+                return page.status == 200
+        except OSError:
+            return False
+
+    try:
+        wait_for("the page answers", answers, 60)
+    except BaseException:
+        stop_app(app)
+        raise
+    app.started_in = time.monotonic() - begin
+    return app
+
+
+def stop_app(app: App) -> None:
+    """Ends it as a terminal or a Space would, then by force."""
+    app.process.send_signal(signal.SIGTERM)
+    try:
+        app.process.wait(10)
+    except subprocess.TimeoutExpired:
+        app.process.kill()
+        app.process.wait()
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """One app for all tests. Its cache begins empty: it serves eager first, and AoT once its build is done."""
+    running = start_app(tmp_path_factory.mktemp("app"))
+    yield running
+    stop_app(running)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert path, "Chromium is not installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(app: App, browser: Browser) -> Iterator[Callable[..., Page]]:
+    """open_page(path="", **options of a browser context) -> a page of the app in a context of its own."""
+    contexts = []
+
+    def open_one(path: str = "", **options: Any) -> Page:
+        contexts.append(browser.new_context(accept_downloads=True, **{**LAPTOP, **options}))
+        page = contexts[-1].new_page()
+        page.goto(app.url + path)
+        page.wait_for_selector("#generate")
+        page.wait_for_selector(".badge")  # the page has heard from the server once
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def npm_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with @gradio/client installed, and the script that uses it."""
+    for program in ("node", "npm"):
+        assert shutil.which(program), f"{program} is not installed: apt-get install nodejs npm"
+    folder = tmp_path_factory.mktemp("npm")
+    shutil.copytree(Path(__file__).parent / "npm", folder, dirs_exist_ok=True)
+    done = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"npm could not install @gradio/client:\n{done.stderr}"
+    return folder

@@ -1,0 +1,51 @@
+"""What the tests share: one cache of compiled binaries for the whole run, filled once.
+
+A compiled graph takes minutes, so the run has one cache folder. ONEGRAPH_TEST_CACHE names one that outlives the run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EMBEDDED = ROOT / "model" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's cache folder, private to it."""
+    kept = os.environ.get("ONEGRAPH_TEST_CACHE")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("cache")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def python(cache: Path) -> Callable[..., str]:
+    """`python("-m", "model", ...)` runs a fresh process on the run's cache and returns its standard output."""
+
+    def run(*arguments: str, **environment: str) -> str:
+        env = {**os.environ, "ONEGRAPH_CACHE": str(cache), "HF_HUB_OFFLINE": "1", **environment}
+        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{arguments} exited with {done.returncode}:\n{done.stdout}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def built(python: Callable[..., str]) -> Callable[[str], dict]:
+    """`built(dtype)` compiles the embedded model's graph, once per dtype, and returns what was printed."""
+    done: dict[str, dict] = {}
+
+    def build(dtype: str) -> dict:
+        if dtype not in done:
+            done[dtype] = json.loads(python("-m", "model", "compile", "--dtype", dtype, "--json"))
+        return done[dtype]
+
+    return build

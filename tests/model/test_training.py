@@ -1,0 +1,155 @@
+"""Clips, captions, teacher forcing and the trainers: deterministic, resumable, and in the layout of diffusers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import model
+from model.training import captions, export, latents, train_transformer
+from model.training.clips import background, render
+from model.training.optim import MuonAdamW, orthogonalise
+from model.training.teacher import Layout, forward
+from model.training.train_transformer import LAYOUTS, Generator, draw_sigmas
+from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, Scene, held_out, sample_scene
+
+TINY = Path(model.__file__).parent / "tiny"
+
+
+def some_scenes(n: int, seed: int = 0, split: str = "train") -> list[Scene]:
+    rng = np.random.default_rng(seed)
+    return [sample_scene(rng, split=split) for _ in range(n)]
+
+
+def test_clips_are_deterministic_and_periodic() -> None:
+    for scene in some_scenes(12):
+        clip = render(scene, 5)
+        assert clip.shape == (5, 128, 128, 3)
+        assert clip.dtype == np.uint8
+        assert (clip == render(scene, 5)).all()
+        later = Scene(*scene.labels(), dx=scene.dx, dy=scene.dy, phase=scene.phase + ALL_PERIODS)
+        assert np.abs(clip.astype(int) - render(later, 5).astype(int)).max() <= 1
+
+
+def test_strided_clip_is_every_nth_frame() -> None:
+    scene = some_scenes(1)[0]
+    assert (render(scene, 3, stride=4) == render(scene, 9)[::4]).all()
+
+
+@pytest.mark.parametrize("size", [(128, 128), (96, 160), (192, 128)])
+def test_every_object_shows_in_every_frame(size: tuple[int, int]) -> None:
+    for scene in some_scenes(16, seed=3):
+        empty = background(BACKGROUNDS[scene.background], *size).astype(int)
+        changed = (np.abs(render(scene, 9, *size, stride=8).astype(int) - empty) > 20).any(-1).mean((1, 2))
+        assert changed.min() > 0.005, scene.names()
+
+
+def test_training_never_sees_held_out_combinations() -> None:
+    assert not any(held_out(scene) for scene in some_scenes(200))
+    assert all(held_out(scene) for scene in some_scenes(50, split="held_out"))
+
+
+def test_captions_name_every_attribute() -> None:
+    scene = Scene(0, 0, 2, 4, 0)
+    assert captions.canonical(scene) == "a big red circle bouncing at night"
+    rng = np.random.default_rng(0)
+    texts = {captions.free(scene, rng, missing=0.0) for _ in range(200)}
+    assert len(texts) > 50
+    for text in texts:
+        for name, value in scene.names().items():
+            assert any(words in text for words in captions.WORDS[name][value]), (text, name)
+
+
+def test_tokenizer_reads_free_typing(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    captions.write_tokenizer(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    plain = tokenizer("a big red ball bouncing at night")["input_ids"]
+    assert plain == tokenizer("A BIG red ball, bouncing at night!")["input_ids"]
+    assert plain[-1] == tokenizer.eos_token_id
+    assert tokenizer("a zebra")["input_ids"][1] == tokenizer.unk_token_id
+    assert tokenizer.pad_token_id == 0
+    ids, mask = captions.encode(captions.build_tokenizer(), ["a big red ball bouncing at night"])
+    assert ids.shape == mask.shape == (1, captions.TEXT_LENGTH)
+    assert ids[0, : len(plain)].tolist() == plain
+    assert not ids[0, mask[0] == 0].any()
+
+
+def test_teacher_forcing_equals_the_masked_forward() -> None:
+    torch.manual_seed(0)
+    transformer = Generator().transformer
+    with torch.no_grad():
+        for parameter in transformer.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+        for layout in (*LAYOUTS.values(), Layout(range(3), range(2, 4), 2)):
+            frames = 3 * len(layout.numbers())
+            x, t, text = torch.randn(1, 16, frames, 8, 8), torch.rand(1, frames) * 1000, torch.randn(1, 32, 128)
+            whole = transformer(x, t, text, layout.frame_positions(3), layout.visible(3))
+            assert torch.allclose(forward(transformer, x, t, text, layout, 3), whole, atol=1e-5)
+
+
+def test_noise_levels_are_mostly_the_samplers() -> None:
+    sigmas = draw_sigmas(np.random.default_rng(0), (2000,))
+    own = torch.tensor([1.0, 0.8182, 0.6, 0.3333])
+    share = ((sigmas[:, None] - own).abs() < 1e-3).any(1).float().mean()
+    assert 0.75 < share < 0.86
+    assert sigmas.min() > 0
+    assert sigmas.max() <= 1
+
+
+def test_muon_updates_are_orthogonal_and_learn() -> None:
+    torch.manual_seed(0)
+    update = orthogonalise(torch.randn(3, 20, 48), 5).float()
+    assert torch.linalg.svdvals(update).sub(1).abs().max() < 0.4
+    layer, wanted = nn.Linear(8, 8), torch.randn(8, 8)
+    optimizer = MuonAdamW(layer.named_parameters(), 0.05)
+    x = torch.randn(64, 8)
+    losses = []
+    for step in range(150):
+        optimizer.set_progress(step / 150, hold=0.3)
+        loss = (layer(x) - x @ wanted).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.05 * losses[0]
+
+
+def _train(tmp_path: Path, name: str, *steps: int) -> dict[str, torch.Tensor]:
+    """Run the video stage to each of `steps` in turn; schedule lengths are equal, only the stops differ."""
+    parser = argparse.ArgumentParser()
+    train_transformer.add_arguments(parser)
+    for stop in steps:
+        options = ["--stage", "video", "--data", str(tmp_path), "--run", str(tmp_path / name), "--batch", "2"]
+        options += ["--video-batch", "1", "--threads", "1", "--model", str(tmp_path / "folder"), "--steps", "3"]
+        train_transformer.run(parser.parse_args([*options, "--stop", str(stop)]))
+    return torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["average"]
+
+
+def test_training_is_reproducible_and_resumable(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name, frames in (("images", 1), ("starts", 12), ("middles", 12)):
+        shape = (16, frames, 16, 16)
+        clips = torch.randn(4, *shape, generator=generator).half()
+        backdrops = torch.randn(len(ATTRIBUTES["background"]), *shape, generator=generator).half()
+        latents.save(tmp_path / f"{name}.pt", latents.LatentSet(clips, some_scenes(4), backdrops))
+    whole, halves = _train(tmp_path, "whole", 3), _train(tmp_path, "halves", 2, 3)
+    assert all(torch.equal(value, halves[name]) for name, value in whole.items())
+
+
+def test_embedded_model_is_small_and_in_the_layout_of_diffusers() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    transformers = pytest.importorskip("transformers")
+    assert export.folder_bytes(TINY) <= 15_000_000
+    _, report = diffusers.WanTransformer3DModel.from_pretrained(TINY / "transformer", output_loading_info=True)
+    assert not any(report.values()), report
+    _, report = diffusers.AutoencoderKLWan.from_pretrained(TINY / "vae", output_loading_info=True)
+    assert not any(report.values()), report
+    _, report = transformers.UMT5EncoderModel.from_pretrained(TINY / "text_encoder", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
