@@ -28,15 +28,19 @@ from model.serving import Serving
 from model.video import read_settings
 
 log = logging.getLogger("onegraph")
-MODEL = Path(os.environ.get("ONEGRAPH_MODEL", Path(__file__).parent / "model" / "tiny"))
+EMBEDDED = Path(__file__).parent / "model" / "tiny"
+MODEL = Path(os.environ.get("ONEGRAPH_MODEL", EMBEDDED))
 MAX_BLOCKS = 40  # half a minute; a stream's chunks stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
-EXAMPLES = [
-    "a red circle moving right on a blue background",
-    "a small green star spinning on a black background",
-    "a large yellow square moving up on a purple background",
-    "a cyan triangle bouncing on a gray background",
+EXAMPLES = [  # for the embedded model
+    "a big red heart bouncing in a meadow",
+    "a small yellow star circling at night",
+    "a big orange ring swinging at sunset",
+    "a blue ball drifting to the right over the dunes",
 ]
+KNOWS = (
+    "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
+)
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
 serving = Serving(MODEL)
@@ -252,6 +256,7 @@ CSS = """
 #head > * { flex: 0 1 auto !important; width: auto; }
 #head h1 { display: inline; font-size: 1.3rem; letter-spacing: -.02em; margin-right: 12px; }
 #head small { font-size: .95rem; opacity: .65; }
+#knows small { opacity: .65; }
 .badge { display: inline-block; padding: 3px 12px; border-radius: 99px; font-size: .85rem; white-space: nowrap;
   background: var(--neutral-200); color: var(--neutral-800); }
 .badge::before { content: ""; display: inline-block; width: 8px; height: 8px; border-radius: 50%;
@@ -267,7 +272,7 @@ CSS = """
 #rest { grid-area: rest; }
 #prompt textarea { font-size: 1.05rem; }
 #player { height: min(calc(100vh - 190px), 540px); border-width: 0 !important; border-radius: 18px;
-  background: #0c0f1a; }
+  background: #0c0f1a; box-shadow: 0 0 0 1px rgb(128 140 170 / 25%); }
 #player * { background-color: transparent; }
 #player video { width: 100%; height: 100%; object-fit: contain; }
 #player .empty::after { content: "Your video plays here while it is being made"; color: #97a0b8; }
@@ -311,6 +316,8 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
         with gr.Column(elem_id="rest"):
             examples = gr.Examples([[text] for text in EXAMPLES], prompt, label="Try", api_visibility="private")
+            if MODEL == EMBEDDED:
+                gr.HTML(f"<small>{KNOWS}</small>", elem_id="knows")
             with gr.Accordion("Settings", open=False, elem_id="settings"):
                 with gr.Row():
                     seed = gr.Textbox("0", label="Seed", max_lines=1, elem_id="seed")
@@ -348,14 +355,17 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    serving.build_in_background()
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     page.queue(max_size=64).launch(
         theme=THEME,
         css=CSS,
-        enable_monitoring=False,
+        prevent_thread_lock=True,
+        enable_monitoring=False,  # it would print a secret address, and serve it
         run_history=False,
         show_error=False,
         strict_cors=True,
         footer_links=["api"],
         max_file_size="64mb",
     )
+    serving.build_in_background()  # after the page is up: both want the processor
+    page.block_thread()

@@ -7,10 +7,7 @@ manifests or stores; `produce` puts them together.
 from __future__ import annotations
 
 import inspect
-import os
 import shutil
-import subprocess
-import tempfile
 import time
 import zipfile
 from collections import Counter
@@ -23,13 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from compile_cache import elf
-from compile_cache.errors import BuildFailed, CompilerMissing
+from compile_cache import elf, scratch
+from compile_cache.compiler import compiler_version, find_compiler
+from compile_cache.errors import BuildFailed
 from compile_cache.manifest import LARGEST_LITERAL, EntryFigures, Literal
 from compile_cache.members import KEPT_SUFFIXES
 from compile_cache.options import DEFAULTS, FIXED, effective_options
 from compile_cache.specs import (
     ENTRY_NAME,
+    DimSpec,
     EntrySpec,
     constants_of,
     describe,
@@ -46,27 +45,47 @@ class EntryPoint:
 
     module: forward(*args) takes and returns tensors only (a tuple, list or single tensor).
     args: example inputs in call order, contiguous, none of size 0.
-    input_names: one per input, for messages; part of the key.
-    dynamic_shapes: per input a {dimension: Dim} or None, or None for all fixed.
+    dynamic_shapes: per input a {dimension: specs.dynamic(...) or torch Dim} or None; None for all fixed.
+    input_names: for messages, and part of the key; by default those of forward's parameters.
     strict: torch.export's strict mode.
+
+    For a key alone, `spec`, module and args may be on the meta device; a build needs real ones.
     """
 
     name: str
     module: nn.Module
     args: tuple[Tensor, ...]
-    input_names: tuple[str, ...]
     dynamic_shapes: tuple[Mapping[int, Any] | None, ...] | None = None
+    input_names: tuple[str, ...] | None = None
     strict: bool = True
 
-    def spec(self) -> EntrySpec:
-        """The entry point as data: what key, manifest and loader go by. Raises BuildFailed when it cannot be."""
+    def spec(self, device: torch.device | str = "cpu") -> EntrySpec:
+        """The entry point as data: what key, manifest and loader go by. Raises BuildFailed when it cannot be.
+
+        device: what to note for meta tensors.
+        """
         if not ENTRY_NAME.fullmatch(self.name):
             raise BuildFailed(f"entry point name {self.name!r}: lower-case letters, digits and _ only")
         dims = self.dynamic_shapes or (None,) * len(self.args)
-        if not len(self.args) == len(self.input_names) == len(dims):
-            raise BuildFailed(f"{self.name}: args, input_names and dynamic_shapes must be of one length")
-        inputs = tuple(map(describe, self.input_names, self.args, dims))
-        return EntrySpec(self.name, inputs, describe_constants(self.module))
+        names = self.names
+        if not len(self.args) == len(names) == len(dims):
+            raise BuildFailed(f"{self.name}: args, input names and dynamic_shapes must be of one length")
+        place = torch.device(device).type
+        inputs = tuple(describe(*item, device=place) for item in zip(names, self.args, dims, strict=True))
+        return EntrySpec(self.name, inputs, describe_constants(self.module, device=place))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name per input; those of a *args parameter are numbered."""
+        if self.input_names is not None:
+            return self.input_names
+        found: list[str] = []
+        for parameter in inspect.signature(self.module.forward).parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                found += [f"{parameter.name}_{n}" for n in range(len(self.args) - len(found))]
+            elif parameter.default is inspect.Parameter.empty or len(found) < len(self.args):
+                found.append(parameter.name)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -82,29 +101,6 @@ class BuildFigures:
     @property
     def seconds(self) -> float:
         return sum(item.export_seconds + item.compile_seconds for item in self.entries.values())
-
-
-def find_compiler() -> str:
-    """Full path of the C++ compiler: $CXX, else g++, else clang++. Raises CompilerMissing."""
-    wanted = os.environ.get("CXX")
-    for name in (wanted,) if wanted else ("g++", "clang++"):
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    tried = f"CXX={wanted}" if wanted else "g++ and clang++"
-    raise CompilerMissing(
-        f"There is no C++ compiler on this machine (looked for {tried}), so the model cannot be compiled here. "
-        "Install one (on Debian and Ubuntu: apt-get install g++) or set CXX to one."
-    )
-
-
-def compiler_version(compiler: str) -> str:
-    """First line of `compiler --version`. Raises CompilerMissing when it cannot be run."""
-    try:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerMissing(f"The C++ compiler {Path(compiler).name} cannot be run: {error}") from None
-    return "".join(c for c in done.stdout.partition("\n")[0] if c.isprintable())[:200]
 
 
 def build_package(
@@ -132,19 +128,24 @@ def build_package(
     figures: dict[str, EntryFigures] = {}
     bound: dict[str, tuple[str, ...]] = {}
     literals: dict[str, dict[str, Literal]] = {}
-    with tempfile.TemporaryDirectory(prefix="onegraph-build-") as work:
-        for entry in entry_points:
-            built = _build_entry(entry, options, compiler, Path(work) / entry.name, progress)
-            files[entry.name], figures[entry.name], bound[entry.name], literals[entry.name] = built
-        progress("packing")
-        _pack(files, out_path, Path(work))
+    try:
+        with scratch.folder() as work:
+            for entry in entry_points:
+                built = _build_entry(entry, options, compiler, work / entry.name, progress)
+                files[entry.name], figures[entry.name], bound[entry.name], literals[entry.name] = built
+            progress("packing")
+            _pack(files, out_path, work)
+    except OSError as error:
+        raise BuildFailed(f"building: {error.strerror or error} ({error.filename or out_path})") from error
     return BuildFigures(out_path.stat().st_size, figures, bound, literals, version)
 
 
 def _check_example(entry: EntryPoint) -> None:
-    named = {**dict(zip(entry.input_names, entry.args, strict=True)), **constants_of(entry.module)}
+    named = {**dict(zip(entry.names, entry.args, strict=True)), **constants_of(entry.module)}
     for name, tensor in named.items():
-        if not tensor.is_contiguous() or (tensor.numel() == 0 and name in entry.input_names):
+        if tensor.is_meta:
+            raise BuildFailed(f"{entry.name}: {name} is a meta tensor; a build needs real ones")
+        if not tensor.is_contiguous() or (tensor.numel() == 0 and name in entry.names):
             raise BuildFailed(f"{entry.name}: {name} must be contiguous and, as an input, not empty")
 
 
@@ -164,9 +165,8 @@ def _build_entry(
         progress(f"exporting {entry.name}")
         started = time.monotonic()
         try:
-            shapes = None if entry.dynamic_shapes is None else tuple(entry.dynamic_shapes)
             program = torch.export.export(
-                entry.module, entry.args, dynamic_shapes=_wrapped(entry, shapes), strict=entry.strict
+                entry.module, entry.args, dynamic_shapes=_export_shapes(entry), strict=entry.strict
             )
             graph = program.module()
             literals = _name_literals(entry.name, graph, program.constants)
@@ -191,14 +191,26 @@ def _build_entry(
     return files, figures, tuple(name for name in names if name not in literals), used
 
 
-def _wrapped(entry: EntryPoint, shapes: tuple[Any, ...] | None) -> Any:
-    # torch.export pairs dynamic_shapes with the signature; a *args forward is one (variadic) parameter.
+def _export_shapes(entry: EntryPoint) -> Any:
+    """dynamic_shapes as torch.export wants them: its own Dims, one object per root, *args as one parameter."""
+    if entry.dynamic_shapes is None:
+        return None
+    roots: dict[str, Any] = {}
+
+    def own(dim: Any) -> Any:
+        if not isinstance(dim, DimSpec):
+            return dim
+        least, most = -((dim.offset - dim.least) // dim.factor), (dim.most - dim.offset) // dim.factor
+        root = roots.setdefault(dim.root, torch.export.Dim(dim.root, min=least, max=most))
+        scaled = root if dim.factor == 1 else dim.factor * root
+        return scaled + dim.offset if dim.offset else scaled
+
+    shapes = [None if dims is None else {axis: own(dim) for axis, dim in dims.items()} for dims in entry.dynamic_shapes]
     kinds = [p.kind for p in inspect.signature(entry.module.forward).parameters.values()]
-    variadic = inspect.Parameter.VAR_POSITIONAL in kinds
-    if shapes is None or not variadic:
-        return shapes
-    plain = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-    return (*shapes[:plain], shapes[plain:])
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        plain = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        return (*shapes[:plain], tuple(shapes[plain:]))
+    return tuple(shapes)
 
 
 def _name_literals(entry: str, graph: nn.Module, constants: Mapping[str, Any]) -> dict[str, Literal]:
@@ -251,12 +263,12 @@ def _tidy(made: Sequence[str], work: Path) -> list[str]:
 
 def _bound_names(entry: EntryPoint, files: Sequence[str], literals: Mapping[str, Literal]) -> tuple[str, ...]:
     """The weights that the binary wants, asked from the library itself."""
-    with tempfile.TemporaryDirectory(prefix="onegraph-build-") as folder:
-        inside = Path(folder) / "p" / "data" / "aotinductor" / entry.name
+    with scratch.folder() as folder:
+        inside = folder / "p" / "data" / "aotinductor" / entry.name
         inside.mkdir(parents=True)
         for file in files:
             shutil.copyfile(file, inside / Path(file).name)
-        loader = torch._C._aoti.AOTIModelPackageLoader(folder, entry.name, False, 1, -1)
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(folder), entry.name, False, 1, -1)
         names = sorted(loader.get_constant_fqns())
     known = {spec.name for spec in entry.spec().constants} | set(literals)
     stray = [name for name in names if name not in known]

@@ -41,7 +41,7 @@ def mask_paths(path: Path, folders: Iterable[str]) -> int:
     """Overwrites the given folders' names by "/___..." of equal length in place; returns how often.
 
     The compiler writes the names of its source files into error messages; they would publish the
-    builder's home folder and make equal builds differ. Only whole folder names followed by "/" count.
+    builder's home folder. Only whole folder names followed by "/" count.
     """
     data = path.read_bytes()
     hits = 0

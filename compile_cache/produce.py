@@ -5,7 +5,6 @@ The one place where key, build, smoke run and store meet. Nothing enters the sto
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compile_cache import members
+from compile_cache import members, scratch
 from compile_cache.build import BuildFigures, EntryPoint, Progress, build_package
 from compile_cache.errors import BuildFailed, PackageRefused, SmokeFailed
 from compile_cache.key import key_of
@@ -47,17 +46,16 @@ def produce(
     Raises CompilerMissing, BuildFailed, SmokeFailed, StoreError.
     """
     key = key_of(fields)
-    if [spec.as_json() for spec in sorted((e.spec() for e in entry_points), key=lambda s: s.name)] != list(
-        fields["entry_points"]
-    ):
+    specs = sorted((entry.spec() for entry in entry_points), key=lambda spec: spec.name)
+    if [spec.as_json() for spec in specs] != list(fields["entry_points"]):
         raise BuildFailed("the entry points are not those of the key's fields")
     with store.building(key):
         found = _already(store, key)
         if found is not None:
             progress("another process has built it meanwhile")
             return found
-        with tempfile.TemporaryDirectory(prefix="onegraph-build-") as work:
-            package = Path(work) / PACKAGE
+        with scratch.folder() as work:
+            package = work / PACKAGE
             figures = build_package(entry_points, package, options, progress)
             manifest = _manifest(key, fields, package, figures, None, publisher, licence)
             if calls:

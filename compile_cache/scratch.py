@@ -1,4 +1,5 @@
-"""Private folders for unpacked libraries, and the clearing of those that a killed process left behind.
+"""Private temporary folders (unpacked libraries, builds, trial runs), and the clearing of those that a
+killed process left behind.
 
 A folder's name carries the process that made it: its id and the moment it started, so that a reused
 id is told apart. Only folders of that form, of this user, whose process is gone are ever removed.
@@ -12,11 +13,13 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from compile_cache.errors import StoreError
 
-PREFIX = "onegraph-binary"
+PREFIX = "onegraph-scratch"
 _FORM = re.compile(rf"{PREFIX}-(\d+)-(\d+)-[0-9a-f]{{16}}")
 _made: set[Path] = set()
 
@@ -34,6 +37,16 @@ def make() -> Path:
         atexit.register(_remove_all)
     _made.add(folder)
     return folder
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder of `make` for the length of a with block."""
+    made = make()
+    try:
+        yield made
+    finally:
+        remove(made)
 
 
 def remove(folder: Path) -> None:

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from compile_cache import scratch
 from compile_cache.binary import open_binary
 from compile_cache.errors import CompileCacheError, SmokeFailed
 from compile_cache.manifest import Manifest, parse
@@ -69,8 +69,7 @@ def run_smoke(
     Raises SmokeFailed when the child dies, takes too long or reports an error.
     """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="onegraph-smoke-") as name:
-        folder = Path(name)
+    with scratch.folder() as folder:
         _write_job(folder, package, manifest, calls, weights)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", "compile_cache.smoke", str(folder)]

@@ -26,7 +26,7 @@ ENTRY_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 class DimSpec:
     """A dynamic dimension: size = factor * root + offset, with `least` <= size <= `most`.
 
-    Dimensions that share `root` must agree on its value in every call.
+    Dimensions that share `root` must agree on its value in every call. `dynamic` makes the plain ones.
     """
 
     root: str
@@ -44,10 +44,21 @@ class DimSpec:
             "most": self.most,
         }
 
+    def times(self, factor: int, plus: int = 0) -> DimSpec:
+        """The dimension factor * self + plus."""
+        least, most = self.least * factor + plus, self.most * factor + plus
+        return DimSpec(self.root, self.factor * factor, self.offset * factor + plus, least, most)
+
     def __str__(self) -> str:
         factor = "" if self.factor == 1 else f"{self.factor}*"
         offset = f"{self.offset:+d}" if self.offset else ""
         return f"{factor}{self.root}{offset} in {self.least}..{self.most}"
+
+
+def dynamic(name: str, least: int, most: int) -> DimSpec:
+    """A dynamic dimension by name and range. Does what torch.export.Dim does, whose first use loads SymPy
+    (0.3 s that a process which only looks a key up need not spend)."""
+    return DimSpec(name, 1, 0, least, most)
 
 
 @dataclass(frozen=True)
@@ -96,8 +107,11 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-def describe(name: str, tensor: Tensor, dims: Mapping[int, Any] | None = None) -> TensorSpec:
-    """The TensorSpec of an example tensor; `dims` as torch.export takes it for this tensor."""
+def describe(name: str, tensor: Tensor, dims: Mapping[int, Any] | None = None, device: str = "meta") -> TensorSpec:
+    """The TensorSpec of an example tensor; `dims` as torch.export takes it for this tensor.
+
+    device: the type to note when the tensor is on the meta device.
+    """
     shape: list[int | DimSpec] = [int(size) for size in tensor.shape]
     for axis, dim in (dims or {}).items():
         if dim is None or isinstance(dim, int):
@@ -105,17 +119,19 @@ def describe(name: str, tensor: Tensor, dims: Mapping[int, Any] | None = None) -
         if not -tensor.ndim <= axis < tensor.ndim:
             raise BuildFailed(f"input {name!r} has {tensor.ndim} dimensions, so dimension {axis} cannot be dynamic")
         shape[axis] = describe_dim(name, dim)
-    return TensorSpec(name, tuple(shape), dtype_name(tensor.dtype), tensor.device.type)
+    return TensorSpec(name, tuple(shape), dtype_name(tensor.dtype), device if tensor.is_meta else tensor.device.type)
 
 
 def describe_dim(name: str, dim: Any) -> DimSpec:
-    """A named torch.export Dim, or a linear one derived from it (such as 8*height), as a DimSpec.
+    """A DimSpec as it is; a named torch.export Dim, or a linear one derived from it (8*height), as a DimSpec.
 
     Dim.AUTO and Dim.DYNAMIC are refused: what they end up as is only known after export, too late for
     a key.
     """
+    if isinstance(dim, DimSpec):
+        return dim
     if not isinstance(dim, Dim):
-        raise BuildFailed(f"input {name!r}: use a named Dim with min and max, not {dim!r}")
+        raise BuildFailed(f"input {name!r}: use dynamic(...) or a named Dim with min and max, not {dim!r}")
     root = getattr(dim, "root", None)
     least, most = (_bound(dim.min), _bound(dim.max))
     if root is None:
@@ -131,9 +147,9 @@ def _bound(value: Any) -> int:
     return min(int(value), LARGEST_DIM) if isinstance(value, int) else LARGEST_DIM
 
 
-def describe_constants(module: nn.Module) -> tuple[TensorSpec, ...]:
-    """Every parameter and buffer of `module` (persistent or not) by its full name. Meta tensors will do."""
-    return tuple(describe(name, tensor) for name, tensor in sorted(constants_of(module).items()))
+def describe_constants(module: nn.Module, device: str = "meta") -> tuple[TensorSpec, ...]:
+    """Every parameter and buffer of `module` (persistent or not) by its full name; `device` as for `describe`."""
+    return tuple(describe(name, tensor, device=device) for name, tensor in sorted(constants_of(module).items()))
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:

@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import BinaryIO
 from compile_cache import members, scratch
 from compile_cache.errors import ManifestError, PackageRefused, StoreError
 from compile_cache.manifest import HEX64, LARGEST_MANIFEST, PACKAGE, Manifest, parse
+from compile_cache.place import default_root
 
 MANIFEST = "manifest.json"
 MOST_QUARANTINED = 20
@@ -40,30 +40,6 @@ class Entry:
     manifest: Manifest
     package: Path
     source: str
-
-
-def default_root() -> tuple[Path, str | None]:
-    """(folder, note): $ONEGRAPH_CACHE, else ~/.cache/onegraph, else a private folder in the temporary one.
-
-    The note says why the last one had to do; None otherwise.
-    """
-    chosen = os.environ.get("ONEGRAPH_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute(), None
-    try:
-        base = os.environ.get("XDG_CACHE_HOME")
-        home = (Path(base) if base else Path.home() / ".cache") / "onegraph"
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(home, os.W_OK | os.X_OK):
-            return home, None
-        reason = f"{home} is not writable"
-    except (OSError, RuntimeError) as error:
-        reason = f"there is no usable home folder ({getattr(error, 'strerror', None) or error})"
-    fallback = Path(tempfile.gettempdir()) / f"onegraph-{os.getuid()}"
-    with suppress(OSError):
-        if fallback.lstat().st_uid != os.getuid() or fallback.is_symlink():  # taken by somebody else
-            fallback = Path(tempfile.mkdtemp(prefix="onegraph-"))
-    return fallback, f"Compiled binaries are kept in {fallback}, because {reason}; set ONEGRAPH_CACHE to choose."
 
 
 class LocalStore:

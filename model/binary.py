@@ -108,7 +108,7 @@ def build(
     shapes = dynamic_shapes(config)
     inputs = example_inputs(folder, config, kind)
     points = [
-        EntryPoint(name, modules[name], tuple(named.values()), tuple(named), shapes.get(name))
+        EntryPoint(name, modules[name], tuple(named.values()), shapes.get(name), input_names=tuple(named))
         for name, named in inputs.items()
     ]
     calls = _reference_calls(folder, config, kind, modules)
@@ -173,7 +173,7 @@ def dynamic_shapes(config: ModelConfig) -> dict[str, tuple[dict[int, Any] | None
     rows, columns = (Dim(name, min=SIDE_PATCHES[0], max=SIDE_PATCHES[1]) for name in ("rows", "columns"))
     patch = config.transformer.patch_size[1]
     kv = [{2: rows, 3: columns}] * (2 * config.transformer.num_layers)
-    caches = [{3: patch * scale * rows, 4: patch * scale * columns} for _, scale in decoder_caches(config.vae)]
+    caches = [{2: patch * scale * rows, 3: patch * scale * columns} for _, scale in decoder_caches(config.vae)]
     frames = {0: blocks, 2: config.grid * rows, 3: config.grid * columns}
     return {"generate": (frames, None, None, None, None, None, *kv, *caches, *([None] * len(kv)))}
 

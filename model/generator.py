@@ -78,7 +78,7 @@ class Generate(nn.Module):
         frames: uint8 [N, 12, H, W, 3], N blocks of room; in the first block of a video the first 3 frames are void.
         block: int64 0-d, blocks that the state has behind it. seed: int64 0-d.
         sigmas, timesteps: float32 [MAX_STEPS + 1], `schedule.step_tables`, padded. limits: int64 [5], see LIMITS.
-        rest: per layer keys, values [S, 3, h/2, w/2, H, D]; the decoder's caches [1, C, 2, ·, ·]; then what
+        rest: per layer keys, values [S, 3, h/2, w/2, H, D]; the decoder's caches [1, 2, ·, ·, C]; then what
         `condition` returned. Block N of a video is the same whether one call makes it or several.
 
         Per block: `steps` denoising forwards, each from the last x0 re-noised with fresh noise, then one forward that

@@ -25,7 +25,7 @@ def leashed(command: Sequence[str]) -> list[str]:
 def main(parent: int, command: Sequence[str]) -> int:
     """Runs the command to its end, or until the parent is gone; returns its exit status (128 + signal number)."""
     os.nice(10)  # whoever the parent serves comes first
-    child = subprocess.Popen(command, start_new_session=True)
+    child = subprocess.Popen(command, process_group=0)
 
     def stop(number: int, _frame: object) -> None:
         _kill_group(child.pid)

@@ -110,11 +110,12 @@ class Serving:
         log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
 
     def _follow(self, process: subprocess.Popen[str]) -> None:
-        """Keeps the last line the build printed, for whoever asks what it is doing."""
+        """Keeps the last step the build told of, for whoever asks what it is doing."""
         for line in process.stderr:
-            if line.strip():
+            log.debug("build: %s", line.rstrip())
+            # Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
+            if line.strip() and not line.startswith((" ", "\t", "/")) and "Warning" not in line:
                 self._building = line.strip()[:200]
-                log.debug("build: %s", line.rstrip())
 
 
 def _failure(status: int, answer: str) -> str | None:

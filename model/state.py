@@ -20,7 +20,7 @@ class RolloutState:
 
     block: Tensor  # int64 0-d: blocks made so far
     kv: list[Tensor]  # per layer keys, values [S, 3, h/2, w/2, H, D]
-    caches: list[Tensor]  # the decoder's [1, C, 2, ·, ·], in order of use
+    caches: list[Tensor]  # the decoder's [1, 2, ·, ·, C], in order of use
 
 
 def new_state(
@@ -40,7 +40,7 @@ def new_state(
         block=torch.zeros((), dtype=torch.int64, device=device),
         kv=[zeros(*ring, *heads) for _ in range(2 * transformer.num_layers)],
         caches=[
-            zeros(1, channels, CACHE_FRAMES, latent_height * scale, latent_width * scale)
+            zeros(1, CACHE_FRAMES, latent_height * scale, latent_width * scale, channels)
             for channels, scale in decoder_caches(config.vae)
         ],
     )

@@ -8,6 +8,9 @@ Time is causal. A temporal convolution reads the two frames before its input; a 
 the last two for the next call. The first latent frame stands for one frame and every later one for
 `temporal_factor`. To keep the first call the same graph as the rest, it also produces `temporal_factor` frames,
 of which all but the last are void: every convolution sees zeros in their place, as if the clip began after them.
+
+Tensors are [B, C, T, H, W] with channels last in memory, which convolutions in bfloat16 take without reordering; the
+caches, which callers hold, have that order in their shape: [B, 2, H, W, C].
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ CACHE_FRAMES = 2  # every temporal kernel has three taps
 class History:
     """What temporal convolutions have seen. One pass through the decoder consumes and renews every cache.
 
-    `caches` None means a clip from its start (zeros), with nothing kept. `first` (0-d bool) marks the call that
-    holds the first latent frame; `factor` is the number of frames per latent frame at the current depth.
+    `caches` None means a clip from its start (zeros), with nothing kept. `first` (0-d bool) marks a decoder's call
+    that holds the first latent frame; `factor` is the number of frames per latent frame at the current depth.
     """
 
     def __init__(self, caches: Sequence[Tensor] | None = None, first: Tensor | None = None) -> None:
@@ -39,19 +42,28 @@ class History:
 
     def void(self, frames: int, count: int, device: torch.device) -> Tensor:
         """[frames, 1, 1] bool: the leading `count` frames, in the first call."""
-        assert self.first is not None
         return ((torch.arange(frames, device=device) < count) & self.first).view(-1, 1, 1)
 
     def extend(self, x: Tensor, void_frames: int | None = None) -> Tensor:
         """[B, C, T, H, W] -> [B, C, 2 + T, H, W]: void frames zeroed, the two frames before them prepended."""
         void_frames = self.factor - 1 if void_frames is None else void_frames
         if self.first is not None and void_frames:
-            x = x.masked_fill(self.void(x.shape[2], void_frames, x.device), 0)
+            x = x * ~self.void(x.shape[2], void_frames, x.device)
         if self._caches is None:
             return F.pad(x, (0, 0, 0, 0, CACHE_FRAMES, 0))
-        x = torch.cat([next(self._caches), x], dim=2)
-        self.kept.append(x[:, :, -CACHE_FRAMES:].clone())
+        x = torch.cat([channels_first(next(self._caches)), x], dim=2)
+        self.kept.append(channels_last(x[:, :, -CACHE_FRAMES:]).clone(memory_format=torch.contiguous_format))
         return x
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """[B, C, T, H, W] seen as [B, T, H, W, C]"""
+    return x.permute(0, 2, 3, 4, 1)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """[B, T, H, W, C] seen as [B, C, T, H, W]"""
+    return x.permute(0, 4, 1, 2, 3)
 
 
 class CausalConv3d(nn.Conv3d):
@@ -125,21 +137,25 @@ class Upsample(nn.Module):
     def forward(self, x: Tensor, history: History) -> Tensor:
         if self.time_conv is not None:
             x = self._double_frames(x, history)
-        x = x.repeat_interleave(2, dim=3).repeat_interleave(2, dim=4)
-        return frame_conv(self.resample[1], x)
+        return frame_conv(self.resample[1], double_pixels(x))
 
     def _double_frames(self, x: Tensor, history: History) -> Tensor:
-        batch, channels, frames, height, width = x.shape
         factor = history.factor
         # The first latent frame is not doubled, nor does the convolution ever see it.
-        pairs = self.time_conv(history.extend(x, void_frames=factor))
-        doubled = pairs.view(batch, 2, channels, frames, height, width).permute(0, 2, 3, 1, 4, 5)
-        doubled = doubled.reshape(batch, channels, 2 * frames, height, width)
+        pairs = channels_last(self.time_conv(history.extend(x, void_frames=factor)))
+        doubled = pairs.unflatten(-1, (2, -1)).movedim(-2, 2).flatten(1, 2)  # [B, T, 2, H, W, C] -> [B, 2T, ...]
         history.factor = 2 * factor
-        if history.first is None:
-            return doubled
-        kept = history.void(2 * frames, 2 * factor, x.device)
-        return torch.where(kept, x.repeat_interleave(2, dim=2), doubled)
+        repeated = channels_last(x).repeat_interleave(2, dim=1)
+        first_only = history.void(doubled.shape[1], 2 * factor, x.device)
+        return channels_first(torch.where(first_only.unsqueeze(-1), repeated, doubled))
+
+
+def double_pixels(x: Tensor) -> Tensor:
+    """Nearest-neighbour upsampling of height and width by two."""
+    pixels = channels_last(x)[:, :, :, None, :, None]
+    batch, frames, height, _, width, _, channels = pixels.shape
+    pixels = pixels.expand(batch, frames, height, 2, width, 2, channels)
+    return channels_first(pixels.reshape(batch, frames, 2 * height, 2 * width, channels))
 
 
 class Downsample(nn.Module):
@@ -320,12 +336,13 @@ class WanVae(nn.Module):
         return self._decode(raw, history)[:, :, self.config.temporal_factor - 1 :]
 
     def _decode(self, raw: Tensor, history: History) -> Tensor:
+        raw = raw.contiguous(memory_format=torch.channels_last_3d)
         hidden = self.decoder(self.post_quant_conv(raw), history)
         return unpatchify(hidden, self.config.patch_size or 1).clamp(-1, 1)
 
 
 def decoder_caches(config: VaeConfig) -> list[tuple[int, int]]:
-    """(channels, pixels per latent side) of every cache [B, C, 2, h·scale, w·scale] of the decoder, in order of use."""
+    """(channels, pixels per latent side) of every cache [B, 2, h·scale, w·scale, C] of the decoder, in order of use."""
     widths, scale = _decoder_widths(config), 1
     plan = [(config.z_dim, 1)] + [(widths[0], 1)] * 4
     for index, (inputs, outputs) in enumerate(pairwise(widths)):

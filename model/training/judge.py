@@ -70,7 +70,9 @@ def load_judge(folder: Path) -> Judge:
 def save_judge(judge: Judge, folder: Path) -> None:
     """Weights in fp16 and a note of what they read."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.half().contiguous() for k, v in judge.state_dict().items()}, folder / "judge.safetensors")
+    weights = folder / "judge.safetensors"
+    save_file({k: v.half().contiguous() for k, v in judge.state_dict().items()}, weights)
+    weights.chmod(0o644)
     about = {"frames": SPAN, "stride": STRIDE, "attributes": {k: list(v) for k, v in ATTRIBUTES.items()}}
     (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n")
 

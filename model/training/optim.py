@@ -1,6 +1,6 @@
 """Muon on matrices, AdamW on the rest, one cosine for both. Knows nothing of models or data.
 
-Muon (Jordan et al. 2024): momentum, then the update is replaced by its nearest orthogonal matrix, found with five
+Muon (Jordan et al. 2024): momentum, then the update is replaced by its nearest orthogonal matrix, found with a few
 Newton–Schulz steps in bfloat16. Matrices of one shape are orthogonalised together, which is what makes it cheap
 on a CPU.
 """
@@ -30,7 +30,7 @@ class MuonAdamW(torch.optim.Optimizer):
         adam_lr: float | None = None,
         momentum: float = 0.95,
         weight_decay: float = 0.01,
-        ns_steps: int = 5,
+        ns_steps: int = 4,
     ) -> None:
         matrices, rest = [], []
         for name, parameter in named:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from model.transformer import CausalWanTransformer
 
@@ -77,4 +78,5 @@ def forward(
         ]
         return torch.cat(out, 2).transpose(1, 2).unflatten(1, (-1, rows * columns))
 
-    return model._run(latents, timestep, model.cross_kv(text), [attend] * len(model.blocks))
+    with sdpa_kernel(SDPBackend.MATH):  # for the cross-attention, for the same reason
+        return model._run(latents, timestep, model.cross_kv(text), [attend] * len(model.blocks))

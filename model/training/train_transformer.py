@@ -19,6 +19,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 from model.schedule import TRAIN_TIMESTEPS, denoising_sigmas, shifted_sigma
 from model.training import captions, export, latents
 from model.training.optim import Average, MuonAdamW
+from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
 from model.training.teacher import Layout, forward
 from model.training.world import Scene
@@ -125,12 +126,16 @@ LAYOUTS = {
 }
 
 
-def step_loss(model: Generator, data: Data, rng: np.random.Generator, args: argparse.Namespace, share: float) -> Tensor:
+ODDS = (0.25, 0.10, 0.35, 0.30)  # of images and the layouts above, in the video stage
+
+
+def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namespace) -> Tensor:
     """One batch's loss: images, block 0 only, a clip from its start or one from its middle."""
     kind = "image"
     if args.stage == "video":
-        odds = (0.3, 0.7, 0.0, 0.0) if share < args.first_share else (0.12, 0.13, 0.40, 0.35)
-        kind = ("image", "first", "start", "middle")[rng.choice(4, p=odds)]
+        odds = (0.3, 0.7, 0.0, 0.0) if training.share < args.first_share else ODDS
+        kind = ("image", "first", "start", "middle")[training.rng(1).choice(4, p=odds)]  # the same for the whole team
+    rng = training.rng(2 + args.rank)
     source = {"image": data.images, "middle": data.middles}.get(kind, data.starts)
     size = {"image": args.batch, "first": args.video_batch * 2}.get(kind, args.video_batch)
     clean, weight, tokens = data.draw(rng, source, size)
@@ -152,6 +157,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=24, help="images in a batch")
     parser.add_argument("--video-batch", type=int, default=8)
     parser.add_argument("--first-share", type=float, default=0.1, help="share of the video stage on block 0 only")
+    parser.add_argument("--workers", type=int, default=1, help="processes that train together, each started by hand")
+    parser.add_argument("--rank", type=int, default=0, help="this process's number among them")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--hold", type=float, default=0.35, help="share of the schedule before the cosine")
 
@@ -169,12 +176,13 @@ def run(args: argparse.Namespace) -> None:
     """Train one stage."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # despite its name it holds for the CPU too
     model = Generator()
     if args.init:
         model.load_state_dict(torch.load(args.init / "checkpoint.pt", weights_only=True)["average"])
     average = Average(model, 0.997)
     optimizer = MuonAdamW(model.named_parameters(), args.lr, plain=PLAIN, adam_lr=args.lr * 0.7)
-    training = Run(args)
+    training, team = Run(args), Team(args.rank, args.workers, args.run / "team")
     if state := training.resume():
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -183,17 +191,19 @@ def run(args: argparse.Namespace) -> None:
     running = 0.0
     while training.step < training.stop:
         optimizer.set_progress(training.share, args.hold)
-        torch.manual_seed(args.seed * 1_000_003 + training.step)
-        loss = step_loss(model, data, training.rng(1), args, training.share)
+        torch.manual_seed((args.seed * 1_000_003 + training.step) * args.workers + args.rank)
+        loss = step_loss(model, data, training, args)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        team.average_gradients(model)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         average.update(model, training.step)
         training.step += 1
         running += (loss.item() - running) / min(training.step, 50)
-        if training.step % 25 == 0:
+        if training.step % 25 == 0 and team.leads:
             training.log(loss=running, norm=float(norm))
-        if training.due():
+        if training.due() and team.leads:
             training.save(model=model.state_dict(), optimizer=optimizer.state_dict(), average=average.values)
-    save_average(args.model, average.values)
+    if team.leads:
+        save_average(args.model, average.values)

@@ -85,7 +85,7 @@ def start_app(folder: Path, **environment: str) -> App:
     }
     begin = time.monotonic()
     with open(folder / "log", "wb") as log:
-        command = [sys.executable, os.environ.get("DEV_APP", "app.py")]
+        command = [sys.executable, "app.py"]
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own, **environment}, stdout=log, stderr=log)
     app = App(f"http://127.0.0.1:{port}/", process, folder, mark, 0.0)
 

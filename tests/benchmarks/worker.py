@@ -17,7 +17,7 @@ from model.binary import open_runner
 from model.pipeline import Pipeline, Request
 from model.video import write_mp4
 
-PROMPT = "a red circle moving right on a blue background"
+PROMPT = "a big red circle moving right in the snow"
 REPEATS = 3
 FEW, MANY = 2, 6  # denoising steps: their difference prices one transformer forward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import tempfile
@@ -256,14 +257,13 @@ def test_for_another_device(toy):
 # -- what is left behind
 
 
-def leftovers() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"{scratch.PREFIX}-*"))
-
-
-def test_nothing_is_left_unpacked(toy, opened, small):
+def test_nothing_is_left_unpacked(toy, opened, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PackageRefused):
         open_binary(small[1], {}, small[0])
-    assert leftovers() == []
+    fresh = open_binary(toy.entry.package, fresh_weights(14), toy.entry.manifest)
+    assert list(tmp_path.glob(f"{scratch.PREFIX}-*")) == []
+    assert fresh.run("rollout", good_inputs())
     assert opened.run("rollout", good_inputs())
 
 
@@ -301,6 +301,7 @@ def test_a_fresh_process_loads_without_the_compiler(toy, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(toy.store.root), toy.key, str(path)],
         cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -309,7 +310,7 @@ def test_a_fresh_process_loads_without_the_compiler(toy, tmp_path):
     assert done.stdout.startswith("local cache: hit")
     assert done.stdout.rstrip().endswith("[]")  # nothing of the compiler
     assert float(done.stdout.split()[-2]) < 5
-    assert leftovers() == []
+    assert list(tmp_path.glob(f"{scratch.PREFIX}-*")) == []
 
 
 def test_registry_is_per_content(toy, opened):

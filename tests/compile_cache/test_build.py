@@ -14,8 +14,10 @@ from torch import nn
 from torch.export import Dim
 
 from compile_cache import elf
-from compile_cache.build import EntryPoint, build_package, compiler_version, find_compiler
+from compile_cache.build import EntryPoint, _export_shapes, build_package
+from compile_cache.compiler import compiler_version, find_compiler
 from compile_cache.errors import BuildFailed, CompilerMissing
+from compile_cache.specs import dynamic
 
 
 def test_figures(toy):
@@ -102,7 +104,7 @@ class Plain(nn.Module):
 
 
 def plain(**changes) -> EntryPoint:
-    base = {"name": "run", "module": Plain(), "args": (torch.zeros(2, 4),), "input_names": ("x",)}
+    base = {"name": "run", "module": Plain(), "args": (torch.zeros(2, 4),)}
     return EntryPoint(**{**base, **changes})
 
 
@@ -135,6 +137,8 @@ class Branching(Plain):
         ([plain(), plain(name="run_more")], "beginning of another"),
         ([plain(name="../run")], "entry point name"),
         ([plain(input_names=())], "one length"),
+        ([plain(args=(torch.zeros(2, 4, device="meta"),))], "x is a meta tensor"),
+        ([plain(module=Plain().to("meta"))], r"lin\.\w+ is a meta tensor"),
         ([plain(args=(torch.zeros(0, 4),))], "not empty"),
         ([plain(args=(torch.zeros(4, 2).t(),))], "contiguous"),
         ([plain(module=with_odd_weight())], "lin.weight must be contiguous"),
@@ -148,6 +152,48 @@ def test_refused(points, reason, tmp_path):
     with pytest.raises(BuildFailed, match=reason):
         build_package(points, tmp_path / "out.pt2")
     assert not (tmp_path / "out.pt2").exists()
+
+
+def test_a_key_needs_no_weights():
+    real = plain().spec()
+    meta = plain(module=Plain().to("meta"), args=(torch.zeros(2, 4, device="meta"),))
+    assert meta.spec() == real
+    assert meta.spec("cuda") != real
+
+
+@pytest.mark.parametrize("size", ["dynamic", "torch"])
+def test_dimensions_as_torch_wants_them(size):
+    """4*rows-3 and rows share one root; both spellings are the same spec and export alike."""
+    if size == "dynamic":
+        rows = dynamic("rows", 2, 9)
+        dims = ({0: rows}, {0: rows.times(4, plus=-3)})
+    else:
+        rows = Dim("rows", min=2, max=9)
+        dims = ({0: rows}, {0: 4 * rows - 3})
+    point = plain(module=Stretch(), args=(torch.zeros(2, 4), torch.zeros(5, 4)), dynamic_shapes=dims)
+    assert [str(item.shape[0]) for item in point.spec().inputs] == ["rows in 2..9", "4*rows-3 in 5..33"]
+    exported = torch.export.export(point.module, point.args, dynamic_shapes=_export_shapes(point))
+    assert len(exported.range_constraints) >= 1
+    exported.module()(torch.zeros(9, 4), torch.zeros(33, 4))
+    with pytest.raises(Exception, match=r"(?i)guard|shape|expected|dim"):
+        exported.module()(torch.zeros(9, 4), torch.zeros(32, 4))
+
+
+class Stretch(Plain):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.lin(x).sum() + y
+
+
+class Variadic(Plain):
+    def forward(self, x: torch.Tensor, *state: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.lin(x) + sum(state)
+
+
+def test_input_names():
+    assert plain().names == ("x",)
+    assert plain(input_names=("pixels",)).spec().inputs[0].name == "pixels"
+    many = plain(module=Variadic(), args=(torch.zeros(2, 4),) * 3)
+    assert [item.name for item in many.spec().inputs] == ["x", "state_0", "state_1"]
 
 
 def test_unknown_option(tmp_path):

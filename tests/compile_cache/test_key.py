@@ -20,7 +20,7 @@ from compile_cache import cpu
 from compile_cache.errors import BuildFailed
 from compile_cache.key import FIELD_NAMES, environment, key_fields, key_of, sources_digest
 from compile_cache.options import DEFAULTS, FIXED, effective_options
-from compile_cache.specs import EntrySpec, describe, describe_constants, entry_from_json
+from compile_cache.specs import EntrySpec, describe, describe_constants, dynamic, entry_from_json
 
 
 def spec(**changes) -> EntrySpec:
@@ -229,6 +229,8 @@ def test_derived_dimensions_and_refusals():
     assert str(one.shape[0]) == "8*height in 16..80"
     round_trip = entry_from_json(EntrySpec("run", (one,), ()).as_json())
     assert round_trip.inputs == (one,)
+    assert describe("x", torch.zeros(16, 4), {0: dynamic("height", 2, 10).times(8)}) == one
+    assert str(dynamic("height", 2, 10).times(4, plus=-3)) == "4*height-3 in 5..37"
     with pytest.raises(BuildFailed, match="named Dim"):
         describe("x", torch.zeros(2), {0: Dim.AUTO})
     with pytest.raises(BuildFailed, match="cannot be dynamic"):

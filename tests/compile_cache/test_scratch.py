@@ -49,17 +49,22 @@ def test_a_killed_process_is_cleared_up_after(tmp_path):
 
 
 def test_only_what_is_surely_ours(tmp_path):
-    strange = ["onegraph-binary-notes", f"onegraph-binary-{2**22 + 5}-1-xyz", "aotinductor_abc123", "onegraph-build-1"]
+    strange = [
+        "onegraph-scratch-notes",
+        f"onegraph-scratch-{2**22 + 5}-1-xyz",
+        "aotinductor_abc123",
+        "onegraph-build-1",
+    ]
     for name in strange:
         (tmp_path / name).mkdir()
-    file = tmp_path / f"onegraph-binary-{2**22 + 5}-1-{'0' * 16}"
+    file = tmp_path / f"onegraph-scratch-{2**22 + 5}-1-{'0' * 16}"
     file.write_text("a file, not a folder")
-    living = tmp_path / f"onegraph-binary-{os.getpid()}-{scratch.started(os.getpid())}-{'0' * 16}"
-    reused = tmp_path / f"onegraph-binary-{os.getpid()}-1-{'0' * 16}"
+    living = tmp_path / f"onegraph-scratch-{os.getpid()}-{scratch.started(os.getpid())}-{'0' * 16}"
+    reused = tmp_path / f"onegraph-scratch-{os.getpid()}-1-{'0' * 16}"
     target = tmp_path / "target"
     for folder in (living, reused, target):
         folder.mkdir()
-    link = tmp_path / f"onegraph-binary-{2**22 + 5}-2-{'0' * 16}"
+    link = tmp_path / f"onegraph-scratch-{2**22 + 5}-2-{'0' * 16}"
     link.symlink_to(target)
     assert scratch.clear_stale(tmp_path) == [reused]
     assert all((tmp_path / name).exists() for name in strange)

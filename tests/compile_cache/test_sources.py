@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compile_cache.build import find_compiler
+from compile_cache.compiler import find_compiler
 from compile_cache.errors import ConstantMismatch, PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
 from compile_cache.sources import open_first, resolve

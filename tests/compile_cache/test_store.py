@@ -19,7 +19,8 @@ from compile_cache import scratch
 from compile_cache import store as store_module
 from compile_cache.errors import PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
-from compile_cache.store import MANIFEST, LocalStore, default_root
+from compile_cache.place import default_root
+from compile_cache.store import MANIFEST, LocalStore
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
 
 fork = multiprocessing.get_context("fork")

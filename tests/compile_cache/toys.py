@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from compile_cache.build import EntryPoint
-from compile_cache.specs import constants_of
+from compile_cache.specs import constants_of, dynamic
 
 WIDTH = 8
 RING = 4
@@ -66,11 +66,11 @@ def toy_entry_points(seed: int = 0) -> list[EntryPoint]:
     """Two entry points over one body; `rows` and `count` are dynamic, from 1."""
     torch.manual_seed(seed)
     body = Body()
-    rows, count = Dim("rows", min=1, max=64), Dim("count", min=1, max=8)
+    rows, count = dynamic("rows", 1, 64), Dim("count", min=1, max=8)
     example = (torch.randn(3, WIDTH), torch.zeros(RING, WIDTH), torch.tensor(3))
     return [
-        EntryPoint("rollout", Rollout(body), example, ("x", "ring", "steps"), ({0: rows}, None, None)),
-        EntryPoint("encode", Encode(body), (torch.arange(3),), ("tokens",), ({0: count},)),
+        EntryPoint("rollout", Rollout(body), example, ({0: rows}, None, None)),
+        EntryPoint("encode", Encode(body), (torch.arange(3),), ({0: count},)),
     ]
 
 

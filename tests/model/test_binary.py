@@ -74,7 +74,7 @@ CASES = {
 def test_decisions_are_taken_inside_the_binary(cache: Path, python: Python, built: Built, name: str) -> None:
     """The same report as eagerly, where the reference loop of test_generator.py has proved it; frames as above."""
     built("float32")
-    request = Request("a red circle moving right on a blue background", 5, 3, 128, 128, limits=CASES[name])
+    request = Request("a big red circle moving right in the snow", 5, 3, 128, 128, limits=CASES[name])
     runs = {}
     for mode in ("eager", "aot"):
         pipeline = Pipeline(EMBEDDED, open_runner(EMBEDDED, mode, "float32", [LocalStore(cache)]))

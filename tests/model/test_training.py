@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import model
@@ -60,9 +61,12 @@ def test_captions_name_every_attribute() -> None:
     rng = np.random.default_rng(0)
     texts = {captions.free(scene, rng, missing=0.0) for _ in range(200)}
     assert len(texts) > 50
+    fillers = set(captions.FILLERS)  # which may be unknown words here
     for text in texts:
+        said = set(text.replace(",", "").split())
         for name, value in scene.names().items():
-            assert any(words in text for words in captions.WORDS[name][value]), (text, name)
+            options = [set(option.split()) - fillers for option in captions.WORDS[name][value]]
+            assert any(option <= said for option in options), (text, name)
 
 
 def test_tokenizer_reads_free_typing(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ def test_muon_updates_are_orthogonal_and_learn() -> None:
     torch.manual_seed(0)
     update = orthogonalise(torch.randn(3, 20, 48), 5).float()
     assert torch.linalg.svdvals(update).sub(1).abs().max() < 0.4
-    layer, wanted = nn.Linear(8, 8), torch.randn(8, 8)
+    layer, wanted = nn.Linear(8, 8), 0.2 * torch.randn(8, 8)
     optimizer = MuonAdamW(layer.named_parameters(), 0.05)
     x = torch.randn(64, 8)
     losses = []
@@ -146,10 +150,10 @@ def test_embedded_model_is_small_and_in_the_layout_of_diffusers() -> None:
     diffusers = pytest.importorskip("diffusers")
     transformers = pytest.importorskip("transformers")
     assert export.folder_bytes(TINY) <= 15_000_000
-    _, report = diffusers.WanTransformer3DModel.from_pretrained(TINY / "transformer", output_loading_info=True)
-    assert not any(report.values()), report
-    _, report = diffusers.AutoencoderKLWan.from_pretrained(TINY / "vae", output_loading_info=True)
-    assert not any(report.values()), report
+    for part, kind in (("transformer", diffusers.WanTransformer3DModel), ("vae", diffusers.AutoencoderKLWan)):
+        weights = load_file(TINY / part / "diffusion_pytorch_model.safetensors")
+        assert {value.dtype for value in weights.values()} == {torch.float16}
+        kind.from_config(kind.load_config(TINY / part)).load_state_dict(weights)
     _, report = transformers.UMT5EncoderModel.from_pretrained(TINY / "text_encoder", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

@@ -50,7 +50,7 @@ def test_decode_block_by_block_equals_decode_of_the_whole(form: str) -> None:
     theirs, ours = both(form)
     latents = torch.randn(1, 4, 9, 4, 6)
     whole = theirs.decode(latents).sample
-    caches = [torch.zeros(1, channels, 2, 4 * scale, 6 * scale) for channels, scale in decoder_caches(ours.config)]
+    caches = [torch.zeros(1, 2, 4 * scale, 6 * scale, channels) for channels, scale in decoder_caches(ours.config)]
     frames = []
     for block, part in enumerate(latents.split(3, dim=2)):
         shapes = [cache.shape for cache in caches]

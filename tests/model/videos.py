@@ -18,7 +18,7 @@ from model.__main__ import EMBEDDED
 from model.binary import open_runner
 from model.pipeline import Pipeline, Request
 
-PROMPT = "a red circle moving right on a blue background"
+PROMPT = "a big red circle moving right in the snow"
 
 
 def resident() -> float:

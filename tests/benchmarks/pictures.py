@@ -1,0 +1,39 @@
+"""The README's contact sheet, made by the shipped weights: python -m tests.benchmarks.pictures OUT.png
+
+One row per prompt, frames from the first to the last of a 7-block video.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from PIL import Image
+
+from model.__main__ import EMBEDDED
+from model.binary import open_runner
+from model.pipeline import Pipeline, Request
+
+PROMPTS = [
+    "a big red heart bouncing in a meadow",
+    "a small yellow star orbiting at night",
+    "a medium blue square moving right in the snow",
+    "a big pink ring swinging at sunset",
+    "a medium white circle moving up in the desert",
+    "a big purple triangle standing still in the sky",
+]
+COLUMNS = 8
+
+
+def main(out: str) -> None:
+    pipeline = Pipeline(EMBEDDED, open_runner(EMBEDDED, "auto"))
+    rows = []
+    for seed, prompt in enumerate(PROMPTS):
+        video = np.concatenate([block.frames for block in pipeline.stream(Request(prompt, seed))])
+        chosen = np.linspace(0, len(video) - 1, COLUMNS).round().astype(int)
+        rows.append(np.concatenate(list(video[chosen]), axis=1))
+    Image.fromarray(np.concatenate(rows)).save(out, optimize=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
