@@ -155,11 +155,11 @@ def stream(
     prompt: str, seed: str, blocks: int, size: str, steps: int, visitor: gr.Request
 ) -> Iterator[tuple[Any, ...]]:
     """Streams the video into the player; ends with the finished file, also when it was stopped early."""
-    stop = stops.get(visitor.session_hash) or threading.Event()
+    stopping = stops.get(visitor.session_hash) or threading.Event()
     request = checked(prompt, seed, blocks, size, steps)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
         yield gr.skip(), line("starting …", 0), gr.skip()
-        for part in recorded(request, folder, stopped=stop.is_set, chunks=True):
+        for part in recorded(request, folder, stopped=stopping.is_set, chunks=True):
             if isinstance(part, Progress):
                 text = f"block {part.block}/{part.blocks}, {part.fps:.0f} fps"
                 yield (part.chunk, part.chunk_seconds), line(text, part.block / part.blocks), gr.skip()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from compile_cache.checks import InputCheck, check_constants
 from compile_cache.errors import InputMismatch, PackageRefused, RunFailed, StoreError
 from compile_cache.manifest import Manifest
 
-_opened: dict[tuple[str, str, tuple[tuple[str, str, int], ...]], Binary] = {}
+_opened: weakref.WeakValueDictionary[tuple[str, str, tuple[tuple[str, str, int], ...]], Binary]
+_opened = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
@@ -55,9 +57,10 @@ def open_binary(
     )
     identity = (manifest.package.sha256, str(where), pointers)
     with _lock:
-        if identity not in _opened:
-            _opened[identity] = Binary(path, manifest, weights, where)
-        return _opened[identity]
+        binary = _opened.get(identity)
+        if binary is None:
+            binary = _opened[identity] = Binary(path, manifest, weights, where)
+        return binary
 
 
 class Binary:

@@ -52,8 +52,9 @@ def produce(
     with store.building(key):
         found = _already(store, key)
         if found is not None:
-            progress("another process has built it meanwhile")
+            progress("it is in the store")
             return found
+        store.check_writable()  # before minutes of compiling, not after
         with scratch.folder() as work:
             package = work / PACKAGE
             figures = build_package(entry_points, package, options, progress)

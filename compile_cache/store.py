@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -133,6 +134,16 @@ class LocalStore:
         return manifest
 
     # -- writing
+
+    def check_writable(self) -> None:
+        """Raises StoreError where `put` could not begin."""
+        try:
+            for folder in (self._entries, self._incoming):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+        except OSError as error:
+            raise StoreError(f"cannot store a binary in {self.root}: {error.strerror or error}") from error
 
     def put(self, manifest: Manifest, package: Path) -> Entry:
         """Stores a package under its manifest's key; all or nothing, whatever kills this process.

@@ -11,20 +11,34 @@ import hashlib
 import json
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from compile_cache.errors import CompileCacheError
+
+from .config import ConfigError
+from .training import cli
+
 EMBEDDED = Path(__file__).parent / "tiny"
-FAILED, WRONG = 1, 2
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+MODES = ("auto", "aot", "eager", "jit")
 
 
 def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
+    # torch takes a second to import: only after the arguments are known to be right.
+    from .pipeline import GenerationError, RequestError
+
     try:
         return args.run(args)
+    except RequestError as error:
+        return _fail(args, error, WRONG)
+    except (ConfigError, CompileCacheError, GenerationError, OSError) as error:
+        return _fail(args, error, FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,8 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_compile(commands)
-    from .training import cli
-
     cli.add_parsers(commands)
     return parser
 
@@ -45,15 +57,19 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--blocks", type=int, default=7, help="length: 12 frames each, the first 9 (default 7)")
     parser.add_argument("--size", metavar="HxW", help="height x width in pixels (default: the model's first size)")
     parser.add_argument("--steps", type=int, help="denoising steps per block (default: the model's)")
-    parser.add_argument("--mode", choices=("auto", "aot", "eager", "jit"), default="auto",
+    parser.add_argument("--mode", choices=MODES, default="auto",
                         help="auto: the compiled binary where there is one, else eager")  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write an mp4")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N",
                         help="blocks made in one call of the graph; does not change the frames")  # fmt: skip
-    for name in ("resample-above", "skip-below", "still-below"):
-        parser.add_argument(f"--{name}", type=float, metavar="D", help="see README, control flow (default: off)")
-    parser.add_argument("--max-attempts", type=int, default=1, metavar="N", help="resamplings of one block")
+    for name, what in (
+        ("resample-above", "start a block again whose last two predictions differ by more"),
+        ("skip-below", "end a block's denoising when two predictions differ by this or less"),
+        ("still-below", "end the video when a block's first and last latent frame differ by this or less"),
+    ):
+        parser.add_argument(f"--{name}", type=float, metavar="D", help=f"{what} (default: off)")
+    parser.add_argument("--max-attempts", type=int, default=1, metavar="N", help="how often a block may start again")
     _add_model(parser)
     parser.set_defaults(run=_generate)
 
@@ -69,57 +85,58 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
                         help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch")
+    parser.add_argument("--threads", type=_threads, metavar="N", help="CPU threads of torch (default: its own choice)")
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError("a whole number from 1 to 1024")
+    return int(text)
 
 
 def _generate(args: argparse.Namespace) -> int:
     started = time.perf_counter()
-    import torch
-
-    from compile_cache.errors import CompileCacheError
-
     from .binary import open_runner
-    from .config import ConfigError
-    from .pipeline import Pipeline, RequestError
-    from .video import write_mp4
+    from .forms import settings_of
+    from .pipeline import Pipeline
+    from .video import Mp4Writer
 
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    try:
-        pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype))
-        request = pipeline.check(_request(args, pipeline.config.rollout))
-        loaded = time.perf_counter()
-        frames, sha, first, report = [], hashlib.sha256(), None, None
+    _set_threads(args)
+    if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
+        raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
+    pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype))
+    request = pipeline.check(_request(args, pipeline.config.rollout))
+    loaded = time.perf_counter()
+    sha, frames, first, report = hashlib.sha256(), 0, None, {}
+    with ExitStack() as stack:
+        writer = args.out and stack.enter_context(
+            Mp4Writer(args.out, pipeline.config.rollout.fps, settings_of(request))
+        )
         for block in pipeline.stream(request, args.blocks_per_call):
             first = first or time.perf_counter()
-            frames.append(block.frames)
             sha.update(block.frames.tobytes())
-            report = block.report
+            frames, report = frames + len(block.frames), block.report.as_dict()
+            if writer:
+                writer.add(block.frames)
         generated = time.perf_counter()
-        if args.out:
-            write_mp4(frames, args.out, pipeline.config.rollout.fps, _settings(request))
-    except RequestError as error:
-        return _fail(args, str(error), WRONG)
-    except (ConfigError, CompileCacheError, OSError) as error:
-        return _fail(args, str(error), FAILED)
     origin = pipeline.runner.origin
     done = {
         "seed": request.seed,
-        "frames": sum(map(len, frames)),
+        "frames": frames,
         "digest": sha.hexdigest(),
         "seconds": {
             "load": round(loaded - started, 3),
             "first_frames": round((first or generated) - started, 3),
             "generate": round(generated - loaded, 3),
-            "encode": round(time.perf_counter() - generated, 3),
+            "finish_file": round(time.perf_counter() - generated, 3),
         },
-        **(report.as_dict() if report else {}),
+        **report,
         "mode": pipeline.runner.mode,
         "dtype": str(pipeline.runner.dtype).removeprefix("torch."),
         "binary": {"key": origin.key, "source": origin.source, "reason": origin.reason},
         "out": str(args.out) if args.out else None,
     }
-    _tell(args, done, f"{done['frames']} frames, {pipeline.runner.mode}, {done['seconds']['generate']} s, {args.out}")
+    _tell(args, done, f"{frames} frames, {pipeline.runner.mode}, {done['seconds']['generate']} s")
     return 0
 
 
@@ -133,45 +150,33 @@ def _request(args: argparse.Namespace, rollout: Any) -> Any:
     return Request(args.prompt, args.seed, args.blocks, height, width, steps, limits)
 
 
-def _settings(request: Any) -> dict[str, Any]:
-    from .forms import settings_of
-
-    return settings_of(request)
-
-
 def _compile(args: argparse.Namespace) -> int:
     started = time.perf_counter()
-    import torch
-
-    from compile_cache.errors import CompileCacheError
-
     from .binary import build
-    from .config import ConfigError
 
-    if args.threads:
-        torch.set_num_threads(args.threads)
-
-    def progress(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    try:
-        entry = build(args.model, dtype=args.dtype, progress=progress)
-    except (ConfigError, CompileCacheError, OSError) as error:
-        return _fail(args, str(error), FAILED)
+    _set_threads(args)
+    entry = build(args.model, dtype=args.dtype, progress=lambda text: print(text, file=sys.stderr, flush=True))
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
     _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
     return 0
 
 
+def _set_threads(args: argparse.Namespace) -> None:
+    import torch
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+
+
 def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
     print(json.dumps(values)) if args.json else print(words, file=sys.stderr)
 
 
-def _fail(args: argparse.Namespace, words: str, status: int) -> int:
-    print(words, file=sys.stderr)
-    if args.json:
-        print(json.dumps({"error": words}))
+def _fail(args: argparse.Namespace, error: Exception, status: int) -> int:
+    print(error, file=sys.stderr)
+    if getattr(args, "json", False):
+        print(json.dumps({"error": str(error)}))
     return status
 
 

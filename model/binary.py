@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 
 from compile_cache.binary import Binary
+from compile_cache.compiler import find_compiler
 from compile_cache.errors import CompileCacheError
 from compile_cache.key import key_fields, key_of, sources_digest
 from compile_cache.sources import Source, open_first
-from compile_cache.specs import EntrySpec, constants_of, describe
+from compile_cache.specs import DimSpec, EntrySpec, constants_of, describe, dynamic
 from compile_cache.store import Entry, LocalStore
 
 from .config import ModelConfig, read_config
 from .control import GRAPH
 from .generator import Generate
-from .pipeline import SIDE_PATCHES, Limits, Request, request_tensors
+from .pipeline import SIDE_PATCHES, Request, request_tensors
 from .runner import ModuleRunner, Origin, Runner, build_modules, eager_runner, jit_runner
 from .state import new_state
-from .text import PromptTokenizer
+from .vae import decoder_caches
 from .weights import hardware_dtype, load_transformer, load_vae, read_tensors, untied
 
-MODES = ("auto", "aot", "eager", "jit")
 GRAPH_SOURCES = ("config", "control", "generator", "noise", "schedule", "state", "transformer", "vae")
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 EXAMPLE_PATCHES = (8, 10)  # rows and columns the graph is traced with: unequal, so that neither stands for the other
@@ -71,13 +71,14 @@ def open_runner(
 
     mode "auto": the first source's binary that passes every check, else eager, with the reason; never compiles.
     "aot": the binary or BinaryMissing. "eager", "jit": the modules. sources: the local store by default.
-    Raises ConfigError or WeightsError, naming the file, where the folder is unusable.
+    Raises ConfigError or WeightsError, naming the file, where the folder is unusable; CompilerMissing for "jit".
     """
     folder, kind = Path(folder), pick_dtype(dtype)
     config = read_config(folder)
     if mode == "eager":
         return eager_runner(folder, config, kind, "eager was asked for")
     if mode == "jit":
+        find_compiler()
         return jit_runner(folder, config, kind)
     try:
         return _open_binary(folder, config, kind, sources)
@@ -106,28 +107,26 @@ def build(
     config = read_config(folder)
     modules = build_modules(folder, config, kind, GRAPH)
     shapes = dynamic_shapes(config)
-    inputs = example_inputs(folder, config, kind)
+    inputs = example_inputs(config, kind)
     points = [
         EntryPoint(name, modules[name], tuple(named.values()), shapes.get(name), input_names=tuple(named))
         for name, named in inputs.items()
     ]
-    calls = _reference_calls(folder, config, kind, modules)
-    fields = _fields([point.spec() for point in points], folder, config, kind)
+    calls = _reference_calls(config, kind, modules)
+    fields = _fields([point.spec() for point in points], config, kind)
     return produce(points, store, fields, calls=[Call(*call) for call in calls], licence=config.rollout.licence,
                    progress=progress)  # fmt: skip
 
 
-def binary_key(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, tensors: Mapping[str, Mapping[str, Tensor]]
-) -> str:
+def binary_key(config: ModelConfig, dtype: torch.dtype, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
     """The key of the binary for these weights on this machine, from names and shapes alone."""
     specs = []
-    for name, named in example_inputs(folder, config, dtype).items():
+    for name, named in example_inputs(config, dtype).items():
         dims = dynamic_shapes(config).get(name) or (None,) * len(named)
         described = tuple(describe(n, t, d) for (n, t), d in zip(named.items(), dims, strict=True))
         constants = tuple(describe(n, t) for n, t in sorted(tensors[name].items()))
         specs.append(EntrySpec(name, described, constants))
-    return key_of(_fields(specs, folder, config, dtype))
+    return key_of(_fields(specs, config, dtype))
 
 
 def bound_tensors(folder: Path, config: ModelConfig, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
@@ -140,7 +139,7 @@ def bound_tensors(folder: Path, config: ModelConfig, dtype: torch.dtype) -> dict
     return {"condition": condition, "generate": constants_of(Generate(transformer, vae, config))}
 
 
-def example_inputs(folder: Path, config: ModelConfig, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
+def example_inputs(config: ModelConfig, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
     """Entry point -> input name -> example tensor, in call order."""
     transformer, length = config.transformer, config.rollout.text_length
     height, width = (patches * config.grid for patches in EXAMPLE_PATCHES)
@@ -163,18 +162,15 @@ def example_inputs(folder: Path, config: ModelConfig, dtype: torch.dtype) -> dic
     }
 
 
-def dynamic_shapes(config: ModelConfig) -> dict[str, tuple[dict[int, Any] | None, ...]]:
+def dynamic_shapes(config: ModelConfig) -> dict[str, tuple[dict[int, DimSpec] | None, ...]]:
     """What may vary between calls of `generate`: the room for blocks, and the size."""
-    from torch.export import Dim
-
-    from .vae import decoder_caches
-
-    blocks = Dim("blocks", min=1, max=MAX_ROOM)
-    rows, columns = (Dim(name, min=SIDE_PATCHES[0], max=SIDE_PATCHES[1]) for name in ("rows", "columns"))
+    blocks = dynamic("blocks", 1, MAX_ROOM)
+    rows, columns = (dynamic(name, *SIDE_PATCHES) for name in ("rows", "columns"))
     patch = config.transformer.patch_size[1]
     kv = [{2: rows, 3: columns}] * (2 * config.transformer.num_layers)
-    caches = [{2: patch * scale * rows, 3: patch * scale * columns} for _, scale in decoder_caches(config.vae)]
-    frames = {0: blocks, 2: config.grid * rows, 3: config.grid * columns}
+    scales = [patch * scale for _, scale in decoder_caches(config.vae)]
+    caches = [{2: rows.times(scale), 3: columns.times(scale)} for scale in scales]
+    frames = {0: blocks, 2: rows.times(config.grid), 3: columns.times(config.grid)}
     return {"generate": (frames, None, None, None, None, None, *kv, *caches, *([None] * len(kv)))}
 
 
@@ -183,7 +179,7 @@ def _open_binary(
 ) -> BinaryRunner:
     started = time.perf_counter()
     tensors = bound_tensors(folder, config, dtype)
-    key = binary_key(folder, config, dtype, tensors)
+    key = binary_key(config, dtype, tensors)
     binary, found = open_first(key, [LocalStore()] if sources is None else sources, tensors)
     if binary is None or found.entry is None:
         raise BinaryMissing(f"no compiled binary {key[:12]}: {found.reason}")
@@ -191,7 +187,7 @@ def _open_binary(
     return BinaryRunner(binary, dtype, Origin(found.entry.source, key, size, time.perf_counter() - started))
 
 
-def _fields(specs: Sequence[EntrySpec], folder: Path, config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
+def _fields(specs: Sequence[EntrySpec], config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     here = Path(__file__).parent
     described = asdict(config) | {"dtype": str(dtype).removeprefix("torch.")}
     described["rollout"] = {k: v for k, v in described["rollout"].items() if k in ("window_blocks", "sink_blocks")}
@@ -205,14 +201,15 @@ def _fields(specs: Sequence[EntrySpec], folder: Path, config: ModelConfig, dtype
 
 
 def _reference_calls(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, modules: Mapping[str, torch.nn.Module]
+    config: ModelConfig, dtype: torch.dtype, modules: Mapping[str, torch.nn.Module]
 ) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """A prompt and one block of it, what a fresh binary is tried out with."""
+    """An empty prompt and one block of it: what a fresh binary is tried out with, in a process of its own."""
     height, width = config.rollout.sizes[0]
-    ids, mask = PromptTokenizer(folder, config.rollout.text_length).encode("a red ball")
+    ids = torch.zeros(1, config.rollout.text_length, dtype=torch.int64)
+    mask = torch.ones_like(ids)
     cross = ModuleRunner("eager", modules, dtype, Origin()).run("condition", [ids, mask])
     state = new_state(config, height, width, dtype)
-    fixed = request_tensors(config, Request("", height=height, width=width, limits=Limits()))
+    fixed = request_tensors(config, Request("", height=height, width=width))
     frames = torch.zeros(1, config.block_video_frames, height, width, 3, dtype=torch.uint8)
     generate = (frames, state.block, *fixed, *state.kv, *state.caches, *cross)
     return [("condition", (ids, mask)), ("generate", generate)]

@@ -17,16 +17,16 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The DiT, in the field names of diffusers' `WanTransformer3DModel`. Defaults: Wan 2.1 1.3B."""
+    """The DiT, in the field names of diffusers' `WanTransformer3DModel`. Wan 2.1 1.3B in brackets."""
 
-    num_attention_heads: int = 12
-    attention_head_dim: int = 128
+    num_attention_heads: int  # (12)
+    attention_head_dim: int  # (128)
+    text_dim: int  # (4096)
+    ffn_dim: int  # (8960)
+    num_layers: int  # (30)
     in_channels: int = 16
     out_channels: int = 16
-    text_dim: int = 4096
     freq_dim: int = 256
-    ffn_dim: int = 8960
-    num_layers: int = 30
     cross_attn_norm: bool = True
     eps: float = 1e-6
     patch_size: tuple[int, int, int] = (1, 2, 2)
@@ -47,7 +47,7 @@ class TransformerConfig:
 class VaeConfig:
     """The VAE, in the field names of diffusers' `AutoencoderKLWan` (its spelling kept). Defaults: Wan 2.1."""
 
-    base_dim: int = 96
+    base_dim: int  # (96)
     decoder_base_dim: int | None = None
     z_dim: int = 16
     dim_mult: tuple[int, ...] = (1, 2, 4, 4)
@@ -118,15 +118,30 @@ class ModelConfig:
 def from_mapping(kind: type[T], values: Mapping[str, Any], origin: str) -> T:
     """Build dataclass `kind` from JSON values; other keys (diffusers keeps several) are ignored.
 
-    Raises ConfigError, naming `origin`, where a field without default is missing.
+    Raises ConfigError, naming `origin`, where a field without default is missing or a value is of another type.
     """
     known = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name in values:
-            known[field.name] = _frozen(values[field.name])
+            value = _frozen(values[field.name])
+            if not _fits(value, str(field.type)):
+                raise ConfigError(f"{origin}: field {field.name!r} must be {field.type}, not {value!r}")
+            known[field.name] = value
         elif field.default is MISSING:
             raise ConfigError(f"{origin}: field {field.name!r} is missing")
     return kind(**known)
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a JSON value can stand for a field of that annotation; tuples are looked into one level deep."""
+    if value is None:
+        return annotation.endswith("| None")
+    if annotation.startswith("tuple["):
+        inner = annotation.removeprefix("tuple[").removesuffix("]").split(",")[0]
+        return isinstance(value, tuple) and len(value) > 0 and all(_fits(item, inner) for item in value)
+    kinds = {"int": int, "float": (int, float), "bool": bool, "str": str}
+    kind = annotation.removesuffix(" | None")
+    return isinstance(value, kinds[kind]) and isinstance(value, bool) == (kind == "bool")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -148,7 +163,10 @@ def read_config(folder: Path | str) -> ModelConfig:
     parts = {"transformer": "transformer/config.json", "vae": "vae/config.json", "rollout": "onegraph.json"}
     kinds = {"transformer": TransformerConfig, "vae": VaeConfig, "rollout": RolloutConfig}
     read = {name: from_mapping(kinds[name], read_json(folder / file), file) for name, file in parts.items()}
-    return ModelConfig(text_encoder=read_json(folder / "text_encoder/config.json"), **read)
+    text_encoder = read_json(folder / "text_encoder/config.json")
+    if not isinstance(text_encoder.get("vocab_size"), int):
+        raise ConfigError("text_encoder/config.json: field 'vocab_size' must be int")
+    return ModelConfig(text_encoder=text_encoder, **read)
 
 
 def _frozen(value: Any) -> Any:

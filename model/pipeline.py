@@ -28,6 +28,17 @@ SIDE_PATCHES = (2, 64)  # a side of the video, in grid steps
 MAX_DIFFERENCE = 1_000.0  # latents are of the order of 1
 
 
+class GenerationError(RuntimeError):
+    """The graph ended the video by itself because its numbers left the range of its dtype.
+
+    `report` says where; blocks already handed out are sound.
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(f"The model's numbers are not finite in block {report.blocks + 1}; the video ends before it.")
+        self.report = report
+
+
 class RequestError(ValueError):
     """A request cannot be served; the text is for visitors: what was wrong and what is allowed."""
 
@@ -99,7 +110,7 @@ class Report:
 class Block:
     index: int  # from 0
     frames: np.ndarray  # uint8 [12, H, W, 3], the first block's [9, H, W, 3]
-    report: Report  # since the start of the video
+    report: Report  # since the start of the video, up to the end of the call of the graph that made the block
 
 
 class Pipeline:
@@ -108,7 +119,8 @@ class Pipeline:
     def __init__(self, folder: Path | str, runner: Runner) -> None:
         self.config: ModelConfig = read_config(folder)
         self.runner = runner
-        self._tokenizer = PromptTokenizer(Path(folder), self.config.rollout.text_length)
+        vocabulary = self.config.text_encoder["vocab_size"]
+        self._tokenizer = PromptTokenizer(Path(folder), self.config.rollout.text_length, vocabulary)
 
     def check(self, request: Request) -> Request:
         """The request with its prompt cleaned. Raises RequestError."""
@@ -129,8 +141,9 @@ class Pipeline:
         """The request's blocks, as the graph makes them; fewer than asked for where it stops by its own rules.
 
         `blocks_per_call` blocks are made in one call of the graph; their bits do not depend on it.
-        Raises RequestError before anything runs.
+        Raises RequestError before anything runs, GenerationError after the last sound block.
         """
+        _in_range("number of blocks per call", blocks_per_call, 1, MAX_BLOCKS)
         request = self.check(request)
         config, device = self.config, self.runner.device
         token_ids, mask = (tensor.to(device) for tensor in self._tokenizer.encode(request.prompt))
@@ -148,6 +161,8 @@ class Pipeline:
             for index in range(before, report.blocks):
                 video = frames[index - before].cpu().numpy()
                 yield Block(index, video[config.first_frames_hidden :] if index == 0 else video, report)
+            if report.stop_reason == "not finite":
+                raise GenerationError(report)
             if report.stop_reason != STOP_REASONS[0]:
                 return
 

@@ -25,10 +25,11 @@ class PromptTokenizer:
     """A folder's `tokenizer/tokenizer.json`, padded or cut to a fixed length.
 
     Read by the `tokenizers` library itself, which transformers builds on: importing transformers takes seconds, and
-    a process that runs the compiled graph needs nothing else of it. Raises ConfigError where the file is unusable.
+    a process that runs the compiled graph needs nothing else of it. Raises ConfigError where the file is unusable, or
+    knows more tokens than the text encoder's `vocabulary`: an id out of range would end a compiled process.
     """
 
-    def __init__(self, folder: Path, length: int) -> None:
+    def __init__(self, folder: Path, length: int, vocabulary: int) -> None:
         from tokenizers import Tokenizer
 
         path = folder / "tokenizer" / "tokenizer.json"
@@ -36,6 +37,9 @@ class PromptTokenizer:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from None
+        known = self._tokenizer.get_vocab_size()
+        if known > vocabulary:
+            raise ConfigError(f"{path} has {known} tokens, but the text encoder's vocabulary is {vocabulary}")
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.length = length

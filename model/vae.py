@@ -53,7 +53,8 @@ class History:
             return F.pad(x, (0, 0, 0, 0, CACHE_FRAMES, 0))
         x = torch.cat([channels_first(next(self._caches)), x], dim=2)
         self.kept.append(channels_last(x[:, :, -CACHE_FRAMES:]).clone(memory_format=torch.contiguous_format))
-        return x
+        # Said before each convolution: inside the graph's branch a permuted view becomes a copy and loses its order.
+        return x.contiguous(memory_format=torch.channels_last_3d)
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -123,6 +124,7 @@ class AttentionBlock(nn.Module):
 def frame_conv(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """A 2-D convolution on every frame of [B, C, T, H, W], with no reordering of the tensor."""
     stride, padding = (1, *conv.stride), (0, *conv.padding)
+    x = x.contiguous(memory_format=torch.channels_last_3d)
     return F.conv3d(x, conv.weight.unsqueeze(2), conv.bias, stride, padding)
 
 

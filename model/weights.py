@@ -65,8 +65,11 @@ def load_text_encoder(config: ModelConfig, tensors: Mapping[str, Tensor]) -> nn.
     """transformers' UMT5 encoder (its import takes seconds, so only where it is needed)."""
     from transformers import UMT5Config, UMT5EncoderModel
 
-    with torch.device("meta"):
-        encoder = UMT5EncoderModel(UMT5Config(**config.text_encoder))
+    try:
+        with torch.device("meta"):
+            encoder = UMT5EncoderModel(UMT5Config(**config.text_encoder))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"text_encoder/config.json is no configuration of UMT5: {error}") from None
     return _fill(encoder, untied(tensors), "text_encoder")
 
 

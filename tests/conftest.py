@@ -31,7 +31,9 @@ def python(cache: Path) -> Callable[..., str]:
 
     def run(*arguments: str, **environment: str) -> str:
         env = {**os.environ, "ONEGRAPH_CACHE": str(cache), "HF_HUB_OFFLINE": "1", **environment}
-        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800
+        )
         assert done.returncode == 0, f"{arguments} exited with {done.returncode}:\n{done.stdout}\n{done.stderr[-4000:]}"
         return done.stdout
 

@@ -18,6 +18,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from model.schedule import TRAIN_TIMESTEPS, denoising_sigmas, shifted_sigma
 from model.training import captions, export, latents
+from model.training.lean import make_lean
 from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
@@ -27,7 +28,7 @@ from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-CONTEXT_NOISE = 0.3  # half of the samples get up to this much noise on their clean blocks
+CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 PLAIN = ("shared", "embed_tokens", "relative_attention_bias", "scale_shift_table", "patch_embedding", "proj_out")
 
 
@@ -126,7 +127,7 @@ LAYOUTS = {
 }
 
 
-ODDS = (0.25, 0.10, 0.35, 0.30)  # of images and the layouts above, in the video stage
+ODDS = (0.10, 0.15, 0.40, 0.35)  # of images and the layouts above, in the video stage
 
 
 def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namespace) -> Tensor:
@@ -180,12 +181,16 @@ def run(args: argparse.Namespace) -> None:
     model = Generator()
     if args.init:
         model.load_state_dict(torch.load(args.init / "checkpoint.pt", weights_only=True)["average"])
+    make_lean(model.transformer)
     average = Average(model, 0.997)
     optimizer = MuonAdamW(model.named_parameters(), args.lr, plain=PLAIN, adam_lr=args.lr * 0.7)
     training, team = Run(args), Team(args.rank, args.workers, args.run / "team")
     if state := training.resume():
         model.load_state_dict(state["model"])
+        peaks = [group["peak"] for group in optimizer.param_groups]  # those asked for now, not those saved
         optimizer.load_state_dict(state["optimizer"])
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["peak"] = peak
         average.values = state["average"]
     data = Data(args.data, args.stage == "video")
     running = 0.0

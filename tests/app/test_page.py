@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import imageio_ffmpeg
-import pytest
+import numpy as np
 from playwright.sync_api import Page, expect
 
 from model.video import read_settings
@@ -139,7 +139,7 @@ def test_settings_come_back_from_a_file_and_from_a_link(open_page: OpenPage, tmp
 
 
 def test_two_visitors_at_once_each_get_their_own(app: App, open_page: OpenPage, tmp_path: Path) -> None:
-    pages = [open_page(), open_page()]
+    pages, made = [open_page(), open_page()], []
     for number, page in enumerate(pages):
         use_seed(page, 1000 + number)
         page.locator("#prompt textarea").fill(["a red circle", "a blue star"][number])
@@ -152,15 +152,16 @@ def test_two_visitors_at_once_each_get_their_own(app: App, open_page: OpenPage, 
         settings = read_settings(path)
         assert (settings["seed"], settings["prompt"]) == (1000 + number, ["a red circle", "a blue star"][number])
         alone, _, _ = app.client().predict(**settings, api_name="/generate")
-        assert frames_of(path) == pytest.approx(frames_of(Path(alone)), abs=2)
-    assert frames_of(tmp_path / "0" / "onegraph-a-red-circle-seed1000.mp4") != pytest.approx(frames_of(path), abs=2)
+        made.append(pixels(path))
+        assert np.abs(made[-1] - pixels(Path(alone))).mean() < 3  # not 0: the switch from eager to AoT may lie between
+    assert np.abs(made[0] - made[1]).mean() > 6
 
 
-def frames_of(path: Path) -> list[float]:
-    """The mean of each frame: tells two videos apart, and survives the switch from eager to AoT."""
+def pixels(path: Path) -> np.ndarray:
+    """All frames of a video, float32 [F, H, W, 3]."""
     reader = imageio_ffmpeg.read_frames(str(path))
-    next(reader)
-    return [sum(frame) / len(frame) for frame in reader]
+    width, height = next(reader)["source_size"]
+    return np.stack([np.frombuffer(f, np.uint8).reshape(height, width, 3) for f in reader]).astype(np.float32)
 
 
 def test_aot_takes_over(app: App, open_page: OpenPage) -> None:

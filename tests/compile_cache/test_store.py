@@ -368,6 +368,8 @@ def test_a_root_that_cannot_be(small):
     assert store.entries() == []
     with pytest.raises(StoreError, match="cannot store"):
         store.put(*small)
+    with pytest.raises(StoreError, match="cannot store"):
+        store.check_writable()
 
 
 def test_a_root_open_to_others_is_closed(tmp_path):

@@ -125,7 +125,7 @@ def test_a_binary_for_other_weights_of_the_same_shape_is_the_same_binary(cache: 
     config, dtype = read_config(EMBEDDED), pick_dtype("auto")
     tensors = bound_tensors(EMBEDDED, config, dtype)
     zeros = {entry: {n: torch.zeros_like(t) for n, t in named.items()} for entry, named in tensors.items()}
-    assert binary_key(EMBEDDED, config, dtype, zeros) == built("auto")["key"]
+    assert binary_key(config, dtype, zeros) == built("auto")["key"]
 
 
 DAMAGE = {

@@ -8,7 +8,7 @@ import torch
 
 from model.binary import open_runner
 from model.control import PYTHON
-from model.pipeline import Limits, Pipeline, Report, Request
+from model.pipeline import GenerationError, Limits, Pipeline, Report, Request
 from model.runner import build_modules
 from tests.fixtures.folders import make_folder
 from tests.model.reference import Decisions, roll
@@ -134,6 +134,22 @@ def test_latents_that_are_not_finite_stop_the_video(folder: Path) -> None:
     runner = open_runner(folder, "eager", "float32")
     runner._modules["generate"].transformer.proj_out.bias.data.fill_(float("nan"))
     broken = Pipeline(folder, runner)
-    assert list(broken.stream(Request("a red ball", 3, 3, 64, 64))) == []
+    with pytest.raises(GenerationError, match="not finite in block 1") as stopped:
+        next(broken.stream(Request("a red ball", 3, 3, 64, 64)))
+    assert stopped.value.report == Report(0, forwards=1, steps=1, stop_reason="not finite")
+
+
+def test_what_was_made_before_the_numbers_broke_is_kept(folder: Path, pipeline: Pipeline) -> None:
+    runner = open_runner(folder, "eager", "float32")
+    stream = Pipeline(folder, runner).stream(Request("a red ball", 3, 5, 64, 64))
+    frames = [next(stream).frames, next(stream).frames]
+    runner._modules["generate"].transformer.proj_out.bias.data.fill_(float("inf"))
+    with pytest.raises(GenerationError, match="not finite in block 3"):
+        next(stream)
+    sound, _ = video(pipeline, Request("a red ball", 3, 2, 64, 64))
+    assert np.array_equal(np.concatenate(frames), sound)
+
+
+def test_a_new_pipeline_is_not_poisoned(folder: Path) -> None:
     sound = Pipeline(folder, open_runner(folder, "eager", "float32"))
     assert len(video(sound, Request("a red ball", 3, 1, 64, 64))[0]) == 9

@@ -70,6 +70,12 @@ def test_prompts_are_cleaned(pipeline: Pipeline, typed: str, cleaned: str) -> No
     assert ids.shape == mask.shape == (1, 16)
 
 
+@pytest.mark.parametrize("room", [0, -1, 10**6])
+def test_blocks_per_call_are_checked(pipeline: Pipeline, room: int) -> None:
+    with pytest.raises(RequestError, match="blocks per call must be a whole number from 1 to 1000"):
+        next(pipeline.stream(Request("a red ball", height=64, width=64), room))
+
+
 def test_a_long_prompt_is_cut_to_the_models_length(pipeline: Pipeline) -> None:
     ids, mask = pipeline._tokenizer.encode("a red ball " * 50)
     assert ids.shape == (1, 16)

@@ -50,11 +50,8 @@ def test_switches_to_the_binary(served: Callable[..., Serving]) -> None:
     now = served(EAGER, AOT)
     before = now.pipeline
     assert now.status().facts() == {"Runs": "PyTorch, eager", "Why": "no binary for this machine yet"}
-    now.build_in_background(
-        script(
-            "import sys, time, warnings; print('exporting', file=sys.stderr); warnings.warn('x'); time.sleep(1); print('{\"key\": \"k\"}')"
-        )
-    )
+    step = "import sys, time, warnings; print('exporting', file=sys.stderr); warnings.warn('x'); time.sleep(1); "
+    now.build_in_background(script(step + 'print(\'{"key": "k"}\')'))
     assert now.status().label == "eager, compiling …"
     until(lambda: now.status().building == "exporting")
     until(lambda: now.status().building is None)

@@ -68,6 +68,13 @@ def test_configurations_that_cannot_be_read_are_named(folder: Path, file: str) -
         Pipeline(folder, open_runner(folder, "eager"))
 
 
+def test_a_tokenizer_with_more_tokens_than_the_text_encoder_is_refused(folder: Path) -> None:
+    config = folder / "text_encoder" / "config.json"
+    config.write_text(config.read_text().replace('"vocab_size": 64', '"vocab_size": 8'))
+    with pytest.raises(ConfigError, match="vocabulary is 8"):
+        Pipeline(folder, None)
+
+
 def test_the_command_line_says_it_too(folder: Path) -> None:
     edit(folder, "transformer", lambda t: t.pop(PROJ))
     command = [sys.executable, "-m", "model", "generate", "a red ball", "--model", str(folder), "--json"]
