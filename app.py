@@ -12,6 +12,7 @@ import html
 import inspect
 import logging
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ from typing import Any
 
 import gradio as gr
 
+from model.config import ConfigError
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
-from model.pipeline import Block, Request, RequestError
+from model.pipeline import Block, GenerationError, Request, RequestError
 from model.recording import Progress, Recording, Served, record
 from model.serving import Serving
 from model.video import read_settings
@@ -43,7 +45,10 @@ KNOWS = (
 )
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
-serving = Serving(MODEL)
+try:
+    serving = Serving(MODEL)
+except ConfigError as error:
+    sys.exit(f"The model in {MODEL} cannot be used: {error}")
 rollout = serving.pipeline.config.rollout
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
 stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
@@ -75,6 +80,8 @@ def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress
         yield from record(blocks_of(request), request, rollout.fps, Path(folder), **options)
     except gr.Error:  # the platform's own words: quota, time-out
         raise
+    except GenerationError as error:
+        raise gr.Error(str(error), print_exception=False) from None
     except Exception:
         log.exception("a request failed")
         text = "The video could not be made; the fault is on this side. Please try again."
@@ -119,19 +126,14 @@ def generate(
 # ------------------------------------------------------------------------------------------ the page's events
 
 
-class StreamedVideo(gr.Video):
-    """A video output that takes MPEG-TS chunks with their known duration: nothing has to be probed or remuxed,
-    so neither ffmpeg nor ffprobe has to be on the machine."""
+async def send_chunk(value: tuple[bytes, float] | None, output_id: str, first_chunk: bool) -> tuple[dict | None, dict]:
+    """What a streaming gr.Video does with a value, for MPEG-TS chunks and their duration: pass them on as they are.
 
-    def get_block_name(self) -> str:
-        return "video"
-
-    async def stream_output(
-        self, value: tuple[bytes, float] | None, output_id: str, first_chunk: bool
-    ) -> tuple[dict | None, dict]:
-        chunk = value and {"data": value[0], "duration": value[1], "extension": ".ts"}
-        name = {"orig_name": "video-stream.mp4", "meta": {"_type": "gradio.FileData"}}
-        return chunk, {"path": output_id, "is_stream": True, **name}
+    Its own method probes and remuxes every chunk, for which ffmpeg and ffprobe would have to be on the machine.
+    """
+    chunk = value and {"data": value[0], "duration": value[1], "extension": ".ts"}
+    name = {"orig_name": "video-stream.mp4", "meta": {"_type": "gradio.FileData"}}
+    return chunk, {"path": output_id, "is_stream": True, **name}
 
 
 def begin(
@@ -139,9 +141,9 @@ def begin(
 ) -> tuple[Any, ...]:
     """Checks the form before anything is queued, settles the seed, and swaps Generate for Stop."""
     request = checked(prompt, random_seed() if randomise else seed, blocks, size, steps)
-    if visitor.session_hash in stops:
+    mine = threading.Event()
+    if stops.setdefault(visitor.session_hash, mine) is not mine:
         raise gr.Error("Your last video is still being made. Stop it first.", title="One at a time")
-    stops[visitor.session_hash] = threading.Event()
     return (
         str(request.seed),
         gr.Button(visible=False),
@@ -213,7 +215,10 @@ def form_values(settings: dict[str, Any]) -> tuple[Any, ...]:
     """Prompt, seed, randomise, blocks, size, steps; from values that may come from anyone."""
     values = {"seed": 0, "blocks": DEFAULT_BLOCKS, "size": "", "steps": rollout.steps} | settings
     good = settings_of(checked(*(values.get(name) for name in ("prompt", "seed", "blocks", "size", "steps"))))
-    size = good["size"] if good["size"] in dict(SIZES).values() else SIZES[0][1]
+    size = good["size"]
+    if size not in dict(SIZES).values():
+        gr.Info(f"This page does not offer the size {size}; {SIZES[0][1]} is set instead.")
+        size = SIZES[0][1]
     return good["prompt"], str(good["seed"]), False, length(good["blocks"], value=good["blocks"]), size, good["steps"]
 
 
@@ -310,7 +315,8 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
             stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
         with gr.Column(elem_id="play"):
             looks = {"show_label": False, "buttons": [], "interactive": False}
-            player = StreamedVideo(streaming=True, autoplay=True, loop=True, elem_id="player", **looks)
+            player = gr.Video(streaming=True, autoplay=True, loop=True, elem_id="player", **looks)
+            player.stream_output = send_chunk  # a subclass would make Gradio write an app.pyi beside this file
             with gr.Row(elem_id="below"):
                 status = gr.HTML(line("ready", 0), elem_id="status")
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
@@ -356,6 +362,8 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    page_is_up = threading.Event()
+    serving.build_in_background(when=page_is_up)  # both want the processor
     page.queue(max_size=64).launch(
         theme=THEME,
         css=CSS,
@@ -367,5 +375,5 @@ if __name__ == "__main__":
         footer_links=["api"],
         max_file_size="64mb",
     )
-    serving.build_in_background()  # after the page is up: both want the processor
+    page_is_up.set()
     page.block_thread()

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from .forms import file_name, settings_of
-from .pipeline import Block, Request
+from .pipeline import Block, GenerationError, Request
 from .video import Mp4Writer, TsEncoder
 
 log = logging.getLogger(__name__)
 BROKE_OFF = "The generator broke off. What it had made until then is kept; please try again."
 
 MODE_NAMES = {"aot": "AoT", "jit": "JIT", "eager": "eager"}
-_ENDINGS = {"stopped": "stopped", "still": "came to rest", "not finite": "broke down"}
+_ENDINGS = {"stopped": "stopped", "still": "came to rest"}
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,14 @@ def record(
         stopped: asked after each block; True ends the video there, as a complete short one.
         chunks: whether to encode MPEG-TS chunks.
 
-    Raises whatever `source` raises before its first block; later failures are told in Recording.problem.
+    Raises whatever `source` raises before its first block; its later failures are told in Recording.problem. Raises
+    VideoError where ffmpeg fails, at any time.
     """
     path = Path(folder) / file_name(request)
     encoder = TsEncoder(fps, request.height, request.width) if chunks else None
     report: dict[str, Any] = {"settings": settings_of(request), "seed": request.seed}
     running, frames, made, seconds, served, halted = hashlib.sha256(), 0, 0, 0.0, None, False
+    problems: list[str] = []
     begin = time.perf_counter()
     try:
         if stopped():
@@ -104,7 +106,7 @@ def record(
             return
         first = next(source)  # outside the writer: without a first block there is no file to keep
         with Mp4Writer(path, fps, settings_of(request)) as writer:
-            for part in _until_broken(first, source):
+            for part in _until_broken(first, source, problems):
                 if isinstance(part, Served):
                     served = part
                     break
@@ -122,13 +124,17 @@ def record(
     report |= {"mode": served.mode, "key": served.key, "source": served.source} if served else {}
     if halted:
         report["stop_reason"] = "stopped"
-    yield Recording(path, seconds, report, None if served or halted else BROKE_OFF)
+    yield Recording(path, seconds, report, None if served or halted else "".join(problems) or BROKE_OFF)
 
 
-def _until_broken(first: Block | Served, source: Iterator[Block | Served]) -> Iterator[Block | Served]:
+def _until_broken(
+    first: Block | Served, source: Iterator[Block | Served], problems: list[str]
+) -> Iterator[Block | Served]:
     """All parts; a failure after the first is logged and ends them, so that what was made can be kept."""
     yield first
     try:
         yield from source
+    except GenerationError as error:  # in words for visitors already
+        problems.append(str(error))
     except Exception:
         log.exception("the source of blocks broke off")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,20 +59,24 @@ class Serving:
     """Holds the current pipeline of one model folder. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.resolve()  # the build runs in another working directory
         self._building: str | None = None
         self._failure: str | None = None
         self.pipeline = self._open()
 
-    def build_in_background(self, command: list[str] | None = None) -> None:
-        """Starts a build if no binary is loaded, and switches over when it is done. Returns at once."""
+    def build_in_background(self, command: list[str] | None = None, when: threading.Event | None = None) -> None:
+        """Starts a build if no binary is loaded, and switches over when it is done. Returns at once.
+
+        when: the build is announced now and begins when this is set.
+        """
         if self.pipeline.runner.mode == "aot":
             return
         command = command or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"]
         self._building = "starting"
-        threading.Thread(target=self._build, args=(command,), name="build", daemon=True).start()
+        threading.Thread(target=self._build, args=(command, when), name="build", daemon=True).start()
 
     def status(self) -> Status:
+        building = self._building  # read first: "eager, and nothing is built" must never be said in between
         runner = self.pipeline.runner
         origin = runner.origin
         return Status(
@@ -81,23 +86,25 @@ class Serving:
             size=origin.size,
             load_seconds=origin.seconds,
             reason=None if runner.mode == "aot" else self._failure or origin.reason,
-            building=self._building,
+            building=building,
         )
 
     def _open(self) -> Pipeline:
         return Pipeline(self.folder, open_runner(self.folder, mode="auto"))
 
-    def _build(self, command: list[str]) -> None:
+    def _build(self, command: list[str], when: threading.Event | None) -> None:
+        if when is not None:
+            when.wait()
         begin = time.monotonic()
         try:
-            process = subprocess.Popen(
-                leashed(command), cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            errors = threading.Thread(target=self._follow, args=(process,), daemon=True)
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+            process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
+            said: deque[str] = deque(maxlen=1)
+            errors = threading.Thread(target=self._follow, args=(process, said), daemon=True)
             errors.start()
             answer = process.stdout.read()  # one line of JSON at the end
             errors.join()
-            self._failure = _failure(process.wait(), answer)
+            self._failure = _failure(process.wait(), answer, "".join(said))
             if self._failure is None:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
                 self._failure = self.pipeline.runner.origin.reason
@@ -109,21 +116,23 @@ class Serving:
         seconds = time.monotonic() - begin
         log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
 
-    def _follow(self, process: subprocess.Popen[str]) -> None:
-        """Keeps the last step the build told of, for whoever asks what it is doing."""
+    def _follow(self, process: subprocess.Popen[str], said: deque[str]) -> None:
+        """Keeps the last step the build told of, for whoever asks what it is doing, and its last line in `said`."""
         for line in process.stderr:
             log.debug("build: %s", line.rstrip())
+            if line.strip():
+                said.append(line.strip())
             # Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
             if line.strip() and not line.startswith((" ", "\t", "/")) and "Warning" not in line:
                 self._building = line.strip()[:200]
 
 
-def _failure(status: int, answer: str) -> str | None:
-    """Why the build failed, from its exit status and the JSON it printed last; None if it did not."""
+def _failure(status: int, answer: str, said: str) -> str | None:
+    """Why the build failed, from its exit status, the JSON it printed last and its last words; None if it did not."""
     try:
         words = json.loads(answer.strip().splitlines()[-1]).get("error")
     except (IndexError, ValueError, AttributeError):
         words = None
     if status == 0 and not words:
         return None
-    return str(words)[:500] if words else f"the build ended with exit status {status}"
+    return str(words or f"the build ended with exit status {status}: {said}")[:500]

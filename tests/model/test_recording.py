@@ -9,7 +9,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from model.pipeline import Block, Report, Request
+from model.pipeline import Block, GenerationError, Report, Request
 from model.recording import BROKE_OFF, Progress, Recording, Served, record
 from model.video import digest, read_settings
 
@@ -102,3 +102,10 @@ def test_a_watcher_who_leaves_closes_everything(tmp_path: Path) -> None:
     watching.close()
     assert source.closed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_break_are_told_in_the_pipelines_words(tmp_path: Path) -> None:
+    error = GenerationError(Report(blocks=2, stop_reason="not finite"))
+    *_, end = record(Source(until=2, error=error)(), REQUEST, 16, tmp_path)
+    assert end.problem == "The model's numbers are not finite in block 3; the video ends before it."
+    assert frames_in(end.path) == 21
