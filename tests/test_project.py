@@ -1,6 +1,7 @@
 """Promises about the project as a whole: style, the direction of imports, the size of the embedded model."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ def test_the_embedded_model_is_small_and_not_pickled() -> None:
     files = [file for file in (ROOT / "model" / "tiny").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 15_000_000
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".md"}
+
+
+def test_the_readmes_pictures_and_links_exist() -> None:
+    for document in (ROOT / "README.md", ROOT / "model" / "training" / "README.md"):
+        text = document.read_text()
+        assert not re.search(r"^@?[A-Z_]{6,}@?$", text, re.MULTILINE), "a placeholder is left"
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+            assert (document.parent / target).exists(), target
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

@@ -118,9 +118,13 @@ def stop_app(app: App) -> None:
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """One app for all tests. Its cache begins empty: it serves eager first, and AoT once its build is done."""
-    running = start_app(tmp_path_factory.mktemp("app"))
+def app(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[App]:
+    """One app for all tests. Its cache begins empty: it serves eager first, and AoT once its build is done.
+
+    It fills the run's cache, so that later tests need not compile again, unless that has something in it already.
+    """
+    folder = tmp_path_factory.mktemp("app")
+    running = start_app(folder, ONEGRAPH_CACHE=str(folder / "cache" if any(cache.iterdir()) else cache))
     yield running
     stop_app(running)
 
