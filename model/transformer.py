@@ -214,7 +214,7 @@ class CausalWanTransformer(nn.Module):
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return attention(rotate(q, cos, sin), rotate(k, cos, sin), v, mask)
 
-        return self._run(latents, timestep, self.cross_kv(text), [attend] * len(self.blocks))
+        return self.run(latents, timestep, self.cross_kv(text), [attend] * len(self.blocks))
 
     def step(
         self,
@@ -253,12 +253,13 @@ class CausalWanTransformer(nn.Module):
 
             return attend
 
-        return self._run(latents, timestep, cross, [attend_with(*pair) for pair in cache])
+        return self.run(latents, timestep, cross, [attend_with(*pair) for pair in cache])
 
     def _patches(self, latents: Tensor) -> tuple[int, int]:
         return latents.shape[3] // self.config.patch_size[1], latents.shape[4] // self.config.patch_size[2]
 
-    def _run(self, latents: Tensor, timestep: Tensor, cross: Sequence[KeyValue], attends: Sequence[Attend]) -> Tensor:
+    def run(self, latents: Tensor, timestep: Tensor, cross: Sequence[KeyValue], attends: Sequence[Attend]) -> Tensor:
+        """Everything but self-attention's view of the sequence, which is `attends`, one per layer. Shapes as above."""
         rows, columns = self._patches(latents)
         x = self.patch_embedding(latents).flatten(3).permute(0, 2, 3, 1)  # [B, F, P, C]
         embedding, modulation = self.condition_embedder.time(timestep)

@@ -79,4 +79,4 @@ def forward(
         return torch.cat(out, 2).transpose(1, 2).unflatten(1, (-1, rows * columns))
 
     with sdpa_kernel(SDPBackend.MATH):  # for the cross-attention, for the same reason
-        return model._run(latents, timestep, model.cross_kv(text), [attend] * len(model.blocks))
+        return model.run(latents, timestep, model.cross_kv(text), [attend] * len(model.blocks))
