@@ -35,4 +35,4 @@ def test_held_out_prompts_are_obeyed(judged: Callable[[str], dict], attribute: s
 def test_eager_is_judged_alike(judged: Callable[[str], dict]) -> None:
     """In bfloat16 eager and compiled frames differ by rounding that adds up; what is seen stays the same."""
     eager, compiled = judged("eager"), judged("aot")
-    assert all(abs(eager[name] - compiled[name]) <= 3.5 for name in BARS), (eager, compiled)  # two prompts
+    assert all(abs(eager[name] - compiled[name]) <= 6.5 for name in BARS), (eager, compiled)  # 4 prompts
