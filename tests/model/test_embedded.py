@@ -7,7 +7,7 @@ import pytest
 
 # % of held-out prompts at 4 steps that the shipped weights must reach; one prompt of 64 is 1.6 points. The goal is
 # background 98, colour 97, motion 85, shape 85, size 80: shape is not there yet (70), see model/training/README.md.
-BARS = {"background": 98, "colour": 95, "motion": 85, "shape": 65, "size": 85}
+BARS = {"background": 98, "colour": 97, "motion": 85, "shape": 65, "size": 85}
 PROMPTS = "64"
 
 
@@ -20,7 +20,7 @@ def judged(python: Callable[..., str], built: Callable[[str], dict]) -> Callable
     def judge(mode: str) -> dict:
         if mode not in done:
             arguments = ("-m", "model", "judge", "--n", PROMPTS, "--steps", "4", "--mode", mode, "--json")
-            done[mode] = json.loads(python(*arguments))
+            done[mode] = json.loads(python(*arguments, OMP_NUM_THREADS="1"))  # one number of threads, one result
         assert done[mode]["mode"] == mode
         return done[mode]["scores"]
 
@@ -35,4 +35,4 @@ def test_held_out_prompts_are_obeyed(judged: Callable[[str], dict], attribute: s
 def test_eager_is_judged_alike(judged: Callable[[str], dict]) -> None:
     """In bfloat16 eager and compiled frames differ by rounding that adds up; what is seen stays the same."""
     eager, compiled = judged("eager"), judged("aot")
-    assert all(abs(eager[name] - compiled[name]) <= 6.5 for name in BARS), (eager, compiled)  # 4 prompts
+    assert all(abs(eager[name] - compiled[name]) <= 2 for name in BARS), (eager, compiled)
