@@ -147,7 +147,7 @@ class TransformerBlock(nn.Module):
         self.attn2 = Attention(config)
         self.norm3 = nn.LayerNorm(width, config.eps, elementwise_affine=False)
         self.ffn = FeedForward(width, config.ffn_dim)
-        self.scale_shift_table = nn.Parameter(torch.randn(1, 6, width) / width**0.5)
+        self.scale_shift_table = nn.Parameter(torch.empty(1, 6, width))
 
     def forward(self, x: Tensor, modulation: Tensor, cross: KeyValue, attend: Attend) -> Tensor:
         """x [B, F, P, C], modulation [B, F, 6, C], cross-attention keys and values [B, L, H, D]."""
@@ -178,6 +178,11 @@ def modulate(norm: nn.Module, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor
 
 
 class CausalWanTransformer(nn.Module):
+    """Its `scale_shift_table`s are not initialised: weights are loaded, or drawn by whoever trains them.
+
+    Drawing random numbers on the meta device would import torch._dynamo, which takes a second.
+    """
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
@@ -188,7 +193,7 @@ class CausalWanTransformer(nn.Module):
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
         self.norm_out = nn.LayerNorm(config.width, config.eps, elementwise_affine=False)
         self.proj_out = nn.Linear(config.width, config.out_channels * math.prod(patch))
-        self.scale_shift_table = nn.Parameter(torch.randn(1, 2, config.width) / config.width**0.5)
+        self.scale_shift_table = nn.Parameter(torch.empty(1, 2, config.width))
 
     def cross_kv(self, text: Tensor) -> list[KeyValue]:
         """Text embeddings [B, L, text_dim] -> every layer's cross-attention keys and values [B, L, H, D].

@@ -127,7 +127,13 @@ def folder_bytes(folder: Path) -> int:
 
 
 def initialise(module: nn.Module) -> None:
-    """Xavier for linear layers, zero for the last one: training starts from a flow of zero."""
+    """Xavier for linear layers, zero for the last one: training starts from a flow of zero. Wan's scale for the tables.
+
+    1/√width of a normal distribution, as diffusers' WanTransformerBlock draws its scale_shift_table.
+    """
+    for name, parameter in module.named_parameters():
+        if name.endswith("scale_shift_table"):
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

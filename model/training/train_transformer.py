@@ -127,7 +127,7 @@ LAYOUTS = {
 }
 
 
-ODDS = (0.10, 0.15, 0.40, 0.35)  # of images and the layouts above, in the video stage
+ODDS = (0.45, 0.10, 0.20, 0.25)  # of images and the layouts above, in the video stage
 
 
 def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namespace) -> Tensor:

@@ -40,6 +40,23 @@ def test_the_same_bits_streamed_or_at_once_with_one_or_two_threads(python: Pytho
     assert len(set(at_once.values())) == len(SEEDS) * len(SIZES)
 
 
+LOAD = """
+import json, os, sys
+import model
+before = [os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules]
+from model.binary import open_runner
+runner = open_runner({folder!r}, "aot")
+heavy = [name for name in ("transformers", "torch._dynamo", "torch._inductor") if name in sys.modules]
+print(json.dumps([before, heavy]))
+"""
+
+
+def test_loading_imports_neither_transformers_nor_the_compiler(python: Python, built: Built) -> None:
+    """Each takes longer than all the rest; and the waiting of CPU threads is settled before torch reads it."""
+    built("auto")
+    assert json.loads(python("-c", LOAD.format(folder=str(EMBEDDED)))) == [["4000", False], []]
+
+
 def test_any_length_on_one_binary_at_constant_memory(python: Python, built: Built) -> None:
     built("auto")
     short, medium, long = (videos(python, blocks=blocks) for blocks in (3, 40, 200))
