@@ -234,13 +234,29 @@ def line(text: str, done: float, more: str = "") -> str:
     return f'{bar}<p role="status">{html.escape(text)}{more}</p>'
 
 
-def panel() -> tuple[str, str, gr.Timer]:
-    """The badge in the page's corner, the table behind it, and the timer that stops asking once all is settled."""
+def panel() -> tuple[str, str, str, gr.Timer]:
+    """The badge in the page's corner, the tables behind it, and the timer that stops asking once all is settled."""
     now = serving.status()
-    facts = now.facts() | {"Model": rollout.title or serving.folder.name}
-    cells = (f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())
     badge = f'<span class="badge {"busy" if now.building else now.mode}">{html.escape(now.label)}</span>'
-    return badge, f"<table>{''.join(cells)}</table>", gr.Timer(active=now.building is not None)
+    facts = table(now.facts() | {"Model": rollout.title or serving.folder.name})
+    key = table(now.key_fields() or {"Key": "no binary serves yet"})
+    return badge, facts, key, gr.Timer(active=now.building is not None)
+
+
+def table(rows: dict[str, str]) -> str:
+    """Names and values as HTML."""
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(cells)}</table>"
+
+
+def status() -> dict:
+    """What serves requests: mode, the binary's source, key, size and build with every field of its key, what was
+    tried and why it was passed over, what is being built, and what became of publishing it.
+
+    Returns:
+        JSON.
+    """
+    return serving.status().as_dict()
 
 
 # -------------------------------------------------------------------------------------------------- the page
@@ -290,9 +306,9 @@ CSS = """
 .bar { height: 4px; border-radius: 2px; background: var(--neutral-200); overflow: hidden; }
 .dark .bar { background: var(--neutral-700); }
 .bar i { display: block; height: 100%; background: var(--primary-500); transition: width .25s; }
-#panel table, #panel tr { border: none; margin: 0; }
-#panel th, #panel td { border: none; padding: 3px 14px 3px 0; vertical-align: top; overflow-wrap: anywhere; }
-#panel th { font-weight: 500; opacity: .65; white-space: nowrap; }
+.rows table, .rows tr { border: none; margin: 0; }
+.rows th, .rows td { border: none; padding: 3px 14px 3px 0; vertical-align: top; overflow-wrap: anywhere; }
+.rows th { font-weight: 500; opacity: .65; white-space: nowrap; }
 @media (max-width: 800px) {
   .gradio-container .main { padding: 8px 12px !important; }
   #head small { display: none; }
@@ -318,7 +334,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
             player = gr.Video(streaming=True, autoplay=True, loop=True, elem_id="player", **looks)
             player.stream_output = send_chunk  # a subclass would make Gradio write an app.pyi beside this file
             with gr.Row(elem_id="below"):
-                status = gr.HTML(line("ready", 0), elem_id="status")
+                status_line = gr.HTML(line("ready", 0), elem_id="status")
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
         with gr.Column(elem_id="rest"):
             examples = gr.Examples([[text] for text in EXAMPLES], prompt, label="Try", api_visibility="private")
@@ -334,7 +350,9 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
                     steps = gr.Slider(1, MAX_STEPS, rollout.steps, step=1, label="Steps per block")
                 upload = gr.UploadButton("Take the settings from an mp4 made here", size="sm", file_types=[".mp4"])
             with gr.Accordion("What runs", open=False, elem_id="panel"):
-                facts = gr.HTML()
+                facts = gr.HTML(elem_classes="rows")
+            with gr.Accordion("Build", open=False, elem_id="build"):
+                build_key = gr.HTML(elem_classes="rows")
     timer = gr.Timer(2)
 
     form = [prompt, seed, blocks, size, steps]
@@ -344,26 +362,27 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         [generate_button.click, prompt.submit],
         begin,
         [prompt, seed, randomise, blocks, size, steps],
-        [seed, generate_button, stop_button, download, status],
+        [seed, generate_button, stop_button, download, status_line],
         **aside,
-    ).success(stream, form, [player, status, download], concurrency_id="gpu", concurrency_limit=1, **hidden).then(
+    ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden).then(
         end, None, [generate_button, stop_button], **aside
     )
     stop_button.click(stop, None, stop_button, **aside)
     examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
     gr.on([page.load, blocks.change], length, blocks, blocks, **aside)
     upload.upload(from_file, upload, [prompt, seed, randomise, blocks, size, steps], **aside)
-    gr.on([page.load, timer.tick], panel, None, [badge, facts, timer], **aside)
+    gr.on([page.load, timer.tick], panel, None, [badge, facts, build_key, timer], **aside)
     page.load(from_link, None, [prompt, seed, randomise, blocks, size, steps], **aside)
     page.unload(leave)
     generate.__annotations__["return"] = tuple[dict, int, dict]  # gr.api knows no iterators: it is asked for each item
     gr.api(generate, api_description=inspect.getdoc(generate), concurrency_id="gpu", concurrency_limit=1)
+    gr.api(status, api_description=inspect.getdoc(status), concurrency_limit=None)
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     page_is_up = threading.Event()
-    serving.build_in_background(when=page_is_up)  # both want the processor
+    serving.prepare_in_background(when=page_is_up)  # both want the processor
     page.queue(max_size=64).launch(
         theme=THEME,
         css=CSS,

@@ -6,7 +6,6 @@ manifests or stores; `produce` puts them together.
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import time
 import zipfile
@@ -22,85 +21,25 @@ from torch import Tensor, fx, nn
 
 from compile_cache import elf, scratch
 from compile_cache.compiler import compiler_version, find_compiler
+from compile_cache.entry import EntryPoint, export_shapes
 from compile_cache.errors import BuildFailed
 from compile_cache.manifest import LARGEST_LITERAL, EntryFigures, Literal
 from compile_cache.members import KEPT_SUFFIXES
 from compile_cache.options import DEFAULTS, FIXED, effective_options
-from compile_cache.specs import (
-    ENTRY_NAME,
-    DimSpec,
-    EntrySpec,
-    constants_of,
-    describe,
-    describe_constants,
-    unique_prefixes,
-)
+from compile_cache.settled import settled
+from compile_cache.specs import constants_of, unique_prefixes
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class EntryPoint:
-    """One graph of the package.
-
-    module: forward(*args) takes and returns tensors only (a tuple, list or single tensor).
-    args: example inputs in call order, contiguous, none of size 0.
-    dynamic_shapes: per input a {dimension: specs.dynamic(...) or torch Dim} or None; None for all fixed.
-    input_names: for messages, and part of the key; by default those of forward's parameters.
-    strict: torch.export's strict mode.
-
-    For a key alone, `spec`, module and args may be on the meta device; a build needs real ones.
-    """
-
-    name: str
-    module: nn.Module
-    args: tuple[Tensor, ...]
-    dynamic_shapes: tuple[Mapping[int, Any] | None, ...] | None = None
-    input_names: tuple[str, ...] | None = None
-    strict: bool = True
-
-    def spec(self, device: torch.device | str = "cpu") -> EntrySpec:
-        """The entry point as data: what key, manifest and loader go by. Raises BuildFailed when it cannot be.
-
-        device: what to note for meta tensors.
-        """
-        if not ENTRY_NAME.fullmatch(self.name):
-            raise BuildFailed(f"entry point name {self.name!r}: lower-case letters, digits and _ only")
-        dims = self.dynamic_shapes or (None,) * len(self.args)
-        names = self.names
-        if not len(self.args) == len(names) == len(dims):
-            raise BuildFailed(f"{self.name}: args, input names and dynamic_shapes must be of one length")
-        place = torch.device(device).type
-        inputs = tuple(describe(*item, device=place) for item in zip(names, self.args, dims, strict=True))
-        return EntrySpec(self.name, inputs, describe_constants(self.module, device=place))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name per input; those of a *args parameter are numbered."""
-        if self.input_names is not None:
-            return self.input_names
-        found: list[str] = []
-        for parameter in inspect.signature(self.module.forward).parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                found += [f"{parameter.name}_{n}" for n in range(len(self.args) - len(found))]
-            elif parameter.default is inspect.Parameter.empty or len(found) < len(self.args):
-                found.append(parameter.name)
-        return tuple(found)
-
-
-@dataclass(frozen=True)
 class BuildFigures:
-    """What a build gave. bound and literals as in the manifest; size in bytes."""
+    """What a build gave. bound and literals as in the manifest."""
 
-    size: int
     entries: Mapping[str, EntryFigures]
     bound: Mapping[str, tuple[str, ...]]
     literals: Mapping[str, Mapping[str, Literal]]
     compiler: str
-
-    @property
-    def seconds(self) -> float:
-        return sum(item.export_seconds + item.compile_seconds for item in self.entries.values())
 
 
 def build_package(
@@ -129,7 +68,7 @@ def build_package(
     bound: dict[str, tuple[str, ...]] = {}
     literals: dict[str, dict[str, Literal]] = {}
     try:
-        with scratch.folder() as work:
+        with settled(), scratch.folder() as work:
             for entry in entry_points:
                 built = _build_entry(entry, options, compiler, work / entry.name, progress)
                 files[entry.name], figures[entry.name], bound[entry.name], literals[entry.name] = built
@@ -137,7 +76,7 @@ def build_package(
             _pack(files, out_path, work)
     except OSError as error:
         raise BuildFailed(f"building: {error.strerror or error} ({error.filename or out_path})") from error
-    return BuildFigures(out_path.stat().st_size, figures, bound, literals, version)
+    return BuildFigures(figures, bound, literals, version)
 
 
 def _check_example(entry: EntryPoint) -> None:
@@ -147,6 +86,11 @@ def _check_example(entry: EntryPoint) -> None:
             raise BuildFailed(f"{entry.name}: {name} is a meta tensor; a build needs real ones")
         if not tensor.is_contiguous() or (tensor.numel() == 0 and name in entry.names):
             raise BuildFailed(f"{entry.name}: {name} must be contiguous and, as an input, not empty")
+    if entry.twin is not None:
+        own, twins = ({n: t.shape for n, t in constants_of(m).items()} for m in (entry.module, entry.twin))
+        unlike = sorted(name for name in {*own, *twins} if own.get(name) != twins.get(name))
+        if unlike:
+            raise BuildFailed(f"{entry.name}: its twin has other weights than its module, for example {unlike[0]}")
 
 
 def _build_entry(
@@ -165,9 +109,7 @@ def _build_entry(
         progress(f"exporting {entry.name}")
         started = time.monotonic()
         try:
-            program = torch.export.export(
-                entry.module, entry.args, dynamic_shapes=_export_shapes(entry), strict=entry.strict
-            )
+            program = torch.export.export(entry.module, entry.args, dynamic_shapes=export_shapes(entry), strict=True)
             graph = program.module()
             literals = _name_literals(entry.name, graph, program.constants)
         except BuildFailed:
@@ -189,28 +131,6 @@ def _build_entry(
     figures = EntryFigures(round(exported - started, 3), round(finished - exported, 3), sum(ops.values()), ops)
     used = {name: literal for name, literal in literals.items() if name in names}
     return files, figures, tuple(name for name in names if name not in literals), used
-
-
-def _export_shapes(entry: EntryPoint) -> Any:
-    """dynamic_shapes as torch.export wants them: its own Dims, one object per root, *args as one parameter."""
-    if entry.dynamic_shapes is None:
-        return None
-    roots: dict[str, Any] = {}
-
-    def own(dim: Any) -> Any:
-        if not isinstance(dim, DimSpec):
-            return dim
-        least, most = -((dim.offset - dim.least) // dim.factor), (dim.most - dim.offset) // dim.factor
-        root = roots.setdefault(dim.root, torch.export.Dim(dim.root, min=least, max=most))
-        scaled = root if dim.factor == 1 else dim.factor * root
-        return scaled + dim.offset if dim.offset else scaled
-
-    shapes = [None if dims is None else {axis: own(dim) for axis, dim in dims.items()} for dims in entry.dynamic_shapes]
-    kinds = [p.kind for p in inspect.signature(entry.module.forward).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        plain = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-        return (*shapes[:plain], tuple(shapes[plain:]))
-    return tuple(shapes)
 
 
 def _name_literals(entry: str, graph: nn.Module, constants: Mapping[str, Any]) -> dict[str, Literal]:

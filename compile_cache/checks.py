@@ -44,6 +44,8 @@ def _problem(spec: TensorSpec, tensor: Tensor, device: torch.device) -> str | No
         return f"has dtype {dtype_name(tensor.dtype)}, expected {spec.dtype}"
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         return "is not contiguous in memory"
+    if tensor.is_neg() or tensor.is_conj():  # its memory holds other numbers than it stands for
+        return "is a lazily negated or conjugated view"
     wanted = device if spec.device == device.type else torch.device(spec.device)
     if not _same_device(tensor.device, wanted):
         return f"is on {tensor.device}, expected {wanted}"

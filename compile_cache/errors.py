@@ -39,3 +39,11 @@ class SmokeFailed(CompileCacheError):
 
 class StoreError(CompileCacheError):
     """The store could not do what was asked: disk full, read-only, not private."""
+
+
+class HubError(CompileCacheError):
+    """The Hub could not be asked, did not answer in time or did not do what was asked."""
+
+
+class PinsError(CompileCacheError):
+    """A pin file is not what it should be."""

@@ -27,7 +27,7 @@ from compile_cache.cpu import cpu_fields
 from compile_cache.options import effective_options
 from compile_cache.specs import EntrySpec
 
-SCHEMA = 1
+SCHEMA = 2  # of key, manifest and the meaning of the reference digest
 FIELD_NAMES = ("schema", "environment", "sources", "config", "entry_points", "options", "kernels")
 SOURCE_SUFFIXES = (".py", ".pyi", ".cu", ".cuh", ".cpp", ".h")
 
@@ -58,15 +58,14 @@ def environment(device: torch.device | str = "cpu", options: Mapping[str, Any] |
     }
 
 
-def sources_digest(roots: Iterable[str | Path], exclude: Iterable[str] = ()) -> str:
+def sources_digest(roots: Iterable[str | Path]) -> str:
     """Hash of the code that defines the graph: 64 hex digits.
 
     roots: files or folders; each enters under its own last name, so that the same code in another
     place gives the same hash. Folders are walked for SOURCE_SUFFIXES; caches and hidden folders are
-    left out. exclude: names relative to a root ("training" or "cli.py") that do not touch the graph.
+    left out.
     Raises FileNotFoundError for a root that is not there.
     """
-    skipped = {Path(name).as_posix() for name in exclude}
     files: dict[str, Path] = {}
     for root in map(Path, roots):
         if not root.exists():
@@ -75,8 +74,7 @@ def sources_digest(roots: Iterable[str | Path], exclude: Iterable[str] = ()) -> 
         for path in inside:
             relative = path.relative_to(root)
             hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
-            left_out = any(parent.as_posix() in skipped for parent in (relative, *relative.parents))
-            if path.is_file() and not hidden and not left_out and (path == root or path.suffix in SOURCE_SUFFIXES):
+            if path.is_file() and not hidden and (path == root or path.suffix in SOURCE_SUFFIXES):
                 files[(Path(root.resolve().name) / relative).as_posix()] = path
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
-from contextlib import suppress
 from pathlib import Path
+
+MOST_FALLBACKS = 16
 
 
 def default_root() -> tuple[Path, str | None]:
@@ -25,8 +27,30 @@ def default_root() -> tuple[Path, str | None]:
         reason = f"{home} is not writable"
     except (OSError, RuntimeError) as error:
         reason = f"there is no usable home folder ({getattr(error, 'strerror', None) or error})"
-    fallback = Path(tempfile.gettempdir()) / f"onegraph-{os.getuid()}"
-    with suppress(OSError):
-        if fallback.lstat().st_uid != os.getuid() or fallback.is_symlink():  # taken by somebody else
-            fallback = Path(tempfile.mkdtemp(prefix="onegraph-"))
+    fallback = _fallback()
     return fallback, f"Compiled binaries are kept in {fallback}, because {reason}; set ONEGRAPH_CACHE to choose."
+
+
+def _fallback() -> Path:
+    """The first of a fixed list of names in the temporary folder that is, or can be made, this user's own.
+
+    Every process of the user finds the same one: a random name would give the process that builds another store
+    than the one that waits for the binary. When somebody else has taken them all, the last one, which the store
+    then refuses.
+    """
+    try:
+        parent = Path(tempfile.gettempdir())
+    except OSError:  # there is none to be written to
+        parent = Path("/tmp")
+    for number in range(MOST_FALLBACKS):
+        folder = parent / f"onegraph-{os.getuid()}{f'-{number}' if number else ''}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            found = folder.lstat()
+            if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+                continue
+        except OSError:
+            pass  # a temporary folder that cannot be written to: the store says so when it is to write
+        return folder
+    return folder

@@ -59,17 +59,6 @@ class Resolution:
         return "; ".join(map(str, self.tried)) or "no source to look in"
 
 
-def resolve(key: str, sources: Sequence[Source]) -> Resolution:
-    """The first source's verified entry. Never raises for what a source does."""
-    tried: list[Attempt] = []
-    for source in sources:
-        entry, attempt = _ask(key, source)
-        tried.append(attempt)
-        if entry is not None:
-            return Resolution(key, entry, tuple(tried))
-    return Resolution(key, None, tuple(tried))
-
-
 def open_first(
     key: str,
     sources: Sequence[Source],
@@ -77,8 +66,9 @@ def open_first(
     *,
     device: torch.device | str | None = None,
 ) -> tuple[Binary | None, Resolution]:
-    """Like `resolve`, and opens it; a package that does not load is rejected and the next source asked.
+    """The first source's entry that is verified and loads, opened; None where there is none, and what was tried.
 
+    A package that does not load is rejected and the next source asked. Nothing that a source does raises here.
     Raises ConstantMismatch or InputMismatch: the caller's weights are wrong, no other source would help.
     """
     tried: list[Attempt] = []

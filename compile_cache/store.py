@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-import secrets
 import shutil
 import stat
 import tempfile
@@ -21,16 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from compile_cache import members, scratch
-from compile_cache.errors import ManifestError, PackageRefused, StoreError
-from compile_cache.manifest import HEX64, LARGEST_MANIFEST, PACKAGE, Manifest, parse
+from compile_cache import files, owner, provenance
+from compile_cache.errors import PackageRefused, StoreError
+from compile_cache.manifest import HEX64, PACKAGE, Manifest, parse
 from compile_cache.place import default_root
+from compile_cache.quarantine import Quarantine
+from compile_cache.verify import check_package, read_manifest
 
 MANIFEST = "manifest.json"
-MOST_QUARANTINED = 20
-_INCOMING = re.compile(r"[0-9a-f]{64}-(\d+)-(\d+)-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Entry:
 
 
 class LocalStore:
-    """A store in a folder. A source for `sources.resolve` (find) and the place where builds go (put)."""
+    """A store in a folder. A source for `sources.open_first` (find) and the place where builds go (put)."""
 
     name = "local cache"
 
@@ -57,7 +54,7 @@ class LocalStore:
         self.root, self.note = (root.absolute(), None) if root is not None else default_root()
         self._entries = self.root / "v1"
         self._incoming = self.root / "incoming"
-        self._quarantine = self.root / "quarantine"
+        self._quarantine = Quarantine(self.root / "quarantine")
         self._locks = self.root / "locks"
         with suppress(OSError):  # a read-only store can still be read
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,10 +94,11 @@ class LocalStore:
 
     def verify(self, key: str) -> Entry:
         """Checks an entry fully without loading it: manifest, key, size, sha256, members. Raises PackageRefused."""
-        manifest = self._manifest(key)
+        manifest = self.manifest(key)
         package = self._folder(key) / PACKAGE
-        _check_package(package, manifest)
-        return Entry(key, manifest, package, self.name)
+        check_package(package, manifest)
+        origin = provenance.read(package.parent, manifest)
+        return Entry(key, manifest, package, self.name if origin is None else str(origin))
 
     def entries(self) -> list[str]:
         """The keys in the store, verified or not, oldest first."""
@@ -112,7 +110,7 @@ class LocalStore:
 
     def manifest(self, key: str) -> Manifest:
         """The manifest of an entry, strictly read but without looking at the package. Raises PackageRefused."""
-        return self._manifest(key)
+        return read_manifest(self._folder(key) / MANIFEST, key)
 
     def age(self, key: str) -> float:
         """When the entry was written, seconds since 1970; 0.0 when it is gone."""
@@ -120,18 +118,6 @@ class LocalStore:
             return self._folder(key).stat().st_mtime
         except OSError:
             return 0.0
-
-    def _manifest(self, key: str) -> Manifest:
-        try:
-            with _open_plain(self._folder(key) / MANIFEST) as file:
-                manifest = parse(file.read(LARGEST_MANIFEST + 1))
-        except OSError as error:
-            raise PackageRefused(f"the manifest cannot be read: {error.strerror}") from None
-        except ManifestError as error:
-            raise PackageRefused(str(error)) from None
-        if manifest.key != key:
-            raise PackageRefused("the manifest is that of another key")
-        return manifest
 
     # -- writing
 
@@ -154,18 +140,17 @@ class LocalStore:
         parse(manifest.to_json())  # what we could not read back we do not store
         key = manifest.key
         final = self._folder(key)
-        name = f"{key}-{os.getpid()}-{scratch.started(os.getpid())}-{secrets.token_hex(8)}"
-        incoming = self._incoming / name
+        incoming = self._incoming / f"{key}-{owner.mark()}"
         try:
             for folder in (self._entries, self._incoming):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._clear_incoming()
+            owner.clear(self._incoming, HEX64.pattern)
             incoming.mkdir(mode=0o700)
             with package.open("rb") as source:
-                _write(incoming / PACKAGE, source)
-            _check_package(incoming / PACKAGE, manifest)  # what arrived, not what was meant
-            _write(incoming / MANIFEST, manifest.to_json())
-            _sync(incoming)
+                files.write_new(incoming / PACKAGE, source)
+            check_package(incoming / PACKAGE, manifest)  # what arrived, not what was meant
+            files.write_new(incoming / MANIFEST, manifest.to_json())
+            files.sync(incoming)
             return self._publish(key, incoming, final)
         except OSError as error:
             raise StoreError(f"cannot store the binary in {self.root}: {error.strerror or error}") from error
@@ -177,7 +162,7 @@ class LocalStore:
             try:
                 # Renaming onto an existing, non-empty folder fails, so the first one wins.
                 os.rename(incoming, final)
-                _sync(self._entries)
+                files.sync(self._entries)
                 return Entry(key, parse((final / MANIFEST).read_bytes()), final / PACKAGE, self.name)
             except OSError:
                 if not final.is_dir():
@@ -190,17 +175,7 @@ class LocalStore:
 
     def quarantine(self, key: str, reason: str) -> Path | None:
         """Moves an entry out of the way, keeping it with its reason; None when it was not there or cannot be moved."""
-        folder = self._quarantine / f"{key}-{secrets.token_hex(4)}"
-        try:
-            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.rename(self._folder(key), folder)
-            (folder / "reason.txt").write_text(reason + "\n")
-            kept = sorted(self._quarantine.iterdir(), key=lambda item: item.stat().st_mtime)
-        except OSError:
-            return None
-        for old in kept[:-MOST_QUARANTINED]:
-            shutil.rmtree(old, ignore_errors=True)
-        return folder
+        return self._quarantine.take(self._folder(key), key, reason)
 
     def reject(self, key: str, reason: str) -> None:
         """As a source: this entry failed to load."""
@@ -208,17 +183,11 @@ class LocalStore:
 
     def quarantined(self) -> list[tuple[str, str]]:
         """(key, reason) of what is in quarantine."""
-        found = []
-        with suppress(OSError):
-            for folder in sorted(self._quarantine.iterdir()):
-                reason = folder / "reason.txt"
-                text = reason.read_text().strip() if reason.is_file() else "no reason noted"
-                found.append((folder.name.partition("-")[0], text))
-        return found
+        return self._quarantine.reasons()
 
     def empty_quarantine(self) -> None:
         """Removes what is in quarantine."""
-        shutil.rmtree(self._quarantine, ignore_errors=True)
+        self._quarantine.empty()
 
     def remove(self, key: str) -> bool:
         """Removes an entry; False when it was not there. Raises StoreError when it cannot be removed."""
@@ -227,7 +196,7 @@ class LocalStore:
             return False
         try:
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-            away = self._incoming / f"{key}-{os.getpid()}-{scratch.started(os.getpid())}-{secrets.token_hex(8)}"
+            away = self._incoming / f"{key}-{owner.mark()}"
             os.rename(folder, away)  # gone at once for everybody, then deleted at leisure
         except OSError as error:
             raise StoreError(f"cannot remove {key}: {error.strerror}") from error
@@ -235,24 +204,18 @@ class LocalStore:
         return True
 
     @contextmanager
-    def building(self, key: str, wait: bool = True) -> Iterator[bool]:
-        """Held while this process builds `key`: yields True when it is ours, False when another has it.
+    def building(self, key: str) -> Iterator[None]:
+        """Held while this process builds `key`; waits for another that does (it may have put the entry then: look).
 
-        wait: block until the other is done (it may have put the entry by then: look again).
         The kernel frees it when its process dies. Where locks do not work everybody may build.
         """
         handle = None
         try:
-            self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self._locks / self._checked(key), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            ours = True
-        except BlockingIOError:
-            ours = False
-        except OSError:
-            ours = True
-        try:
-            yield ours
+            with suppress(OSError):
+                self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+                handle = os.open(self._locks / self._checked(key), os.O_RDWR | os.O_CREAT, 0o600)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
         finally:
             if handle is not None:
                 os.close(handle)
@@ -267,51 +230,3 @@ class LocalStore:
         if not HEX64.fullmatch(key):
             raise StoreError(f"{key[:80]!r} is not a key (64 hexadecimal digits)")
         return key
-
-    def _clear_incoming(self) -> None:
-        for folder in self._incoming.iterdir():
-            match = _INCOMING.fullmatch(folder.name)
-            if match and not scratch.alive(int(match[1]), int(match[2])):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_package(package: Path, manifest: Manifest) -> None:
-    """Size, sha256, members and entry points against the manifest. Raises PackageRefused."""
-    try:
-        with _open_plain(package) as file:
-            size, sha256 = members.hash_file(file)
-    except OSError as error:
-        raise PackageRefused(f"the package cannot be read: {error.strerror}") from None
-    if size != manifest.package.size:
-        raise PackageRefused(f"the package has {size} bytes, the manifest says {manifest.package.size}")
-    if sha256 != manifest.package.sha256:
-        raise PackageRefused("the package's sha256 is not the manifest's")
-    if set(members.check_members(package)) != set(manifest.entry_points):
-        raise PackageRefused("the package does not hold the manifest's entry points")
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Opens for reading, refusing links and anything that is not a plain file."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(0, "not a plain file")
-    return os.fdopen(handle, "rb")
-
-
-def _write(path: Path, content: bytes | BinaryIO) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        if isinstance(content, bytes):
-            file.write(content)
-        else:
-            shutil.copyfileobj(content, file, 2**20)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

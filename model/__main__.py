@@ -1,4 +1,4 @@
-"""Command line: python -m model generate | compile | judge | train.
+"""Command line: python -m model generate | compile | explain | judge | train.
 
 Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
 1 where something failed, 2 where the request was wrong.
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_compile(commands)
+    _add_explain(commands)
     cli.add_parsers(commands)
     return parser
 
@@ -81,6 +82,13 @@ def _add_compile(commands: Any) -> None:
     parser.set_defaults(run=_compile)
 
 
+def _add_explain(commands: Any) -> None:
+    parser = commands.add_parser("explain", help="why it is compiling: the model's key, and how stored binaries differ")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_model(parser)
+    parser.set_defaults(run=_explain)
+
+
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
@@ -99,12 +107,15 @@ def _generate(args: argparse.Namespace) -> int:
     from .binary import open_runner
     from .forms import settings_of
     from .pipeline import Pipeline
+    from .sources import hub_source, local_source
     from .video import Mp4Writer
 
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
         raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
-    pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype))
+    hub = hub_source(args.model, args.dtype, progress=lambda text: print(text, file=sys.stderr))
+    sources = [local_source(), *([hub] if hub else [])]
+    pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype, sources))
     request = pipeline.check(_request(args, pipeline.config.rollout))
     loaded = time.perf_counter()
     sha, frames, first, report = hashlib.sha256(), 0, None, {}
@@ -159,6 +170,17 @@ def _compile(args: argparse.Namespace) -> int:
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
     _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from compile_cache import explain
+    from compile_cache.store import LocalStore
+
+    from .binary import fields_of
+
+    store, fields = LocalStore(), fields_of(args.model, args.dtype)
+    _tell(args, explain.report(store, fields), "\n".join(explain.report_words(store, fields)))
     return 0
 
 

@@ -6,9 +6,9 @@ The compiled binary, which offers the same interface, is in binary.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ class Origin:
     size: int | None = None  # bytes
     seconds: float | None = None  # to find, verify and load it
     reason: str | None = None  # why there is no binary
+    build: Mapping[str, Any] = field(default_factory=dict)  # of the binary: when, by whom, sha256, the key's fields
 
 
 class Runner(Protocol):

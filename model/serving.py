@@ -1,28 +1,38 @@
-"""Which pipeline serves requests now: a cached binary if there is one, else eager until a new binary is built.
+"""Which pipeline serves requests now: a cached binary if there is one, else eager until one is fetched or built.
 
-The build runs in a process of its own, which does not outlive this one; when it is done, new requests get the
-binary and running ones end on what they began with. Nothing here knows of pages or visitors.
+Both happen beside the requests: first the Hub repository that the owner named is asked, then a build runs in a
+process of its own, which does not outlive this one, and is offered to that repository. New requests get the new
+binary, running ones end on what they began with. Nothing here knows of pages or visitors.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from compile_cache.errors import CompileCacheError
+from compile_cache.hub import HubStore
+from compile_cache.store import LocalStore
 
 from .binary import open_runner
 from .leash import leashed
 from .pipeline import Pipeline
 from .recording import MODE_NAMES
+from .sources import hub_source, local_source
 
 log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parent.parent  # where `python -m model` is found
+_FOLDERS = re.compile(r"(?<![\w./])/(?=[^/\s])(?:[^\s/'\"`,;:()]+/)*")  # of an absolute path; not in a URL, a/b or ../a
 
 
 @dataclass(frozen=True)
@@ -34,25 +44,54 @@ class Status:
     key: str | None
     size: int | None  # bytes of the binary
     load_seconds: float | None
-    reason: str | None  # why there is no binary
-    building: str | None  # what a build is doing right now, None when none runs
+    reason: str | None  # why no binary was found or could be used
+    building: str | None  # what is being done right now to get one, None when nothing is
+    failure: str | None  # why the last build gave no binary
+    published: str | None  # what became of offering a build to the Hub repository
+    build: Mapping[str, Any]  # of the binary: when, by whom, its sha256, the key's fields
 
     @property
     def label(self) -> str:
-        return MODE_NAMES.get(self.mode, self.mode) + (", compiling …" if self.building else "")
+        return MODE_NAMES.get(self.mode, self.mode) + (f", {_verb(self.building)} …" if self.building else "")
 
     def facts(self) -> dict[str, str]:
-        """The same in words, for people: name -> value, only what applies."""
+        """The same in words, for visitors: name -> value, only what applies; nothing of where files lie here."""
+        build = self.building or (self.failure and f"failed: {self.failure}")
         rows = {
             "Runs": "AoT binary of the whole graph" if self.mode == "aot" else f"PyTorch, {MODE_NAMES[self.mode]}",
-            "Why": self.reason,
-            "Build": self.building,
+            "Why": self.reason and without_folders(self.reason),
+            "Build": build and without_folders(build),
             "Binary from": self.source,
             "Key": self.key,
             "Size": self.size and f"{self.size / 1e6:.2f} MB",
             "Loaded in": self.load_seconds and f"{1000 * self.load_seconds:.0f} ms",
+            "Built": self.build and built_words(self.build),
+            "Checked": self.build and f"sha256 {self.build['sha256']}, archive members, {_trial(self.build)}",
+            "Hub": self.published and without_folders(self.published),
         }
         return {name: value for name, value in rows.items() if value}
+
+    def key_fields(self) -> dict[str, str]:
+        """The fields of the binary's key, in words: dotted name -> value; entry points by their sizes."""
+        rows: dict[str, str] = {}
+        for name, value in self.build.get("fields", {}).items():
+            if name == "entry_points":
+                for entry in value:
+                    counts = f"{len(entry['inputs'])} inputs, {len(entry['constants'])} weights and tables"
+                    rows[f"entry point {entry['name']}"] = counts
+            elif isinstance(value, Mapping):
+                rows |= {f"{name}.{inner}": _short(item) for inner, item in value.items()}
+            else:
+                rows[name] = _short(value)
+        return rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs, JSON-able; nothing of where files lie here."""
+        words = {name: value and without_folders(value) for name, value in (
+            ("reason", self.reason), ("building", self.building), ("failure", self.failure),
+            ("published", self.published),
+        )}  # fmt: skip
+        return {**asdict(self), **words}
 
 
 class Serving:
@@ -62,40 +101,91 @@ class Serving:
         self.folder = folder.resolve()  # the build runs in another working directory
         self._building: str | None = None
         self._failure: str | None = None
+        self._passed_over: str | None = None  # what the Hub repository had to say
+        self._published: str | None = None
         self.pipeline = self._open()
 
-    def build_in_background(self, command: list[str] | None = None, when: threading.Event | None = None) -> None:
-        """Starts a build if no binary is loaded, and switches over when it is done. Returns at once.
+    def prepare_in_background(self, command: list[str] | None = None, when: threading.Event | None = None) -> None:
+        """Gets a binary if none is loaded: from the Hub repository, else by a build. Returns at once.
 
-        when: the build is announced now and begins when this is set.
+        command: builds, and prints one line of JSON in the end; by default that of `python -m model compile`.
+        when: it is announced now and begins when this is set.
         """
-        if self.pipeline.runner.mode == "aot":
+        runner = self.pipeline.runner
+        if runner.mode == "aot":
             return
+        log.info("serving %s until a binary is built: %s", runner.mode, runner.origin.reason)
         command = command or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"]
         self._building = "starting"
-        threading.Thread(target=self._build, args=(command, when), name="build", daemon=True).start()
+        threading.Thread(target=self._prepare, args=(command, when), name="prepare", daemon=True).start()
 
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
         runner = self.pipeline.runner
         origin = runner.origin
+        aot = runner.mode == "aot"
         return Status(
             mode=runner.mode,
             source=origin.source,
             key=origin.key,
             size=origin.size,
             load_seconds=origin.seconds,
-            reason=None if runner.mode == "aot" else self._failure or origin.reason,
+            reason=None if aot else "; ".join(filter(None, (origin.reason, self._passed_over))),
             building=building,
+            failure=None if aot else self._failure,
+            published=self._published,
+            build=origin.build,
         )
 
     def _open(self) -> Pipeline:
-        return Pipeline(self.folder, open_runner(self.folder, mode="auto"))
+        return Pipeline(self.folder, open_runner(self.folder, mode="auto", sources=[local_source()]))
 
-    def _build(self, command: list[str], when: threading.Event | None) -> None:
+    def _prepare(self, command: list[str], when: threading.Event | None) -> None:
         if when is not None:
             when.wait()
+        try:
+            hub = hub_source(self.folder, progress=self._say)
+            if hub is None or not self._fetch(hub):
+                self._build(command)
+                if hub is not None and self._failure is None:
+                    self._publish(hub)
+        except Exception as error:
+            log.exception("no binary could be prepared")
+            self._failure = f"it could not be prepared ({type(error).__name__})"
+        finally:
+            self._building = None
+
+    def _say(self, text: str) -> None:
+        self._building = text[:200]
+
+    def _fetch(self, hub: HubStore) -> bool:
+        """Whether the repository has given a binary that serves now."""
+        self._say(f"asking {hub.name}")
+        try:
+            runner = open_runner(self.folder, mode="aot", sources=[hub])
+        except CompileCacheError as error:
+            self._passed_over = str(error)
+            log.info("%s", error)
+            return False
+        self.pipeline = Pipeline(self.folder, runner)
+        log.info("serving the binary of %s", runner.origin.source)
+        return True
+
+    def _publish(self, hub: HubStore) -> None:
+        if not hub.can_publish:
+            self._published = "the new binary is not published: no write token (HF_TOKEN) is set"
+        else:
+            self._say(f"publishing to {hub.repo}")
+            try:
+                entry = LocalStore().find(self.pipeline.runner.origin.key)
+                self._published = hub.publish(entry).text if entry else "not published: it left the store meanwhile"
+            except CompileCacheError as error:
+                self._published = str(error)
+        log.info("%s", self._published)
+
+    def _build(self, command: list[str]) -> None:
         begin = time.monotonic()
+        self._say("starting")
         try:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
             process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
@@ -107,12 +197,11 @@ class Serving:
             self._failure = _failure(process.wait(), answer, "".join(said))
             if self._failure is None:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
-                self._failure = self.pipeline.runner.origin.reason
+                if self.pipeline.runner.mode != "aot":
+                    self._failure = "the new binary could not be used"
         except Exception as error:
             log.exception("the build could not be run")
             self._failure = f"the build could not be run ({type(error).__name__})"
-        finally:
-            self._building = None
         seconds = time.monotonic() - begin
         log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
 
@@ -122,9 +211,44 @@ class Serving:
             log.debug("build: %s", line.rstrip())
             if line.strip():
                 said.append(line.strip())
-            # Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
-            if line.strip() and not line.startswith((" ", "\t", "/")) and "Warning" not in line:
-                self._building = line.strip()[:200]
+            self._building = step_in(line) or self._building
+
+
+def step_in(line: str) -> str | None:
+    """The step that a line of the build's error channel tells of, at most 200 characters; None if it tells none.
+
+    Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
+    """
+    if line.startswith((" ", "\t", "/")) or "Warning" in line:
+        return None
+    return line.strip()[:200] or None
+
+
+def built_words(build: Mapping[str, Any]) -> str:
+    """When, in what time, by whom and with what a binary was built."""
+    by = f" by {build['publisher']}" if build.get("publisher") else ""
+    return f"{build['built_at']}{by} in {build['build_seconds']:.0f} s with {build['compiler']}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def _trial(build: Mapping[str, Any]) -> str:
+    return "trial run" if build.get("reference") else "no trial run"
+
+
+def _verb(doing: str) -> str:
+    """Two words for a badge."""
+    return next(
+        (verb for verb in ("asking", "downloading", "trying", "publishing") if doing.startswith(verb)), "compiling"
+    )
+
+
+def without_folders(text: str) -> str:
+    """The text with "/some/folder/name" as "…/name": which file it was, but not where it lies on this machine."""
+    return _FOLDERS.sub("…/", text)
 
 
 def _failure(status: int, answer: str, said: str) -> str | None:

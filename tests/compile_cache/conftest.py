@@ -15,11 +15,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from compile_cache.build import EntryPoint
+from compile_cache.entry import EntryPoint
 from compile_cache.key import key_fields, key_of
 from compile_cache.manifest import PACKAGE, SCHEMA, EntryFigures, FileRecord, Manifest
 from compile_cache.produce import produce
-from compile_cache.smoke import Call
+from compile_cache.proof import Call
 from compile_cache.specs import EntrySpec, TensorSpec, constants_of
 from compile_cache.store import Entry, LocalStore
 from tests.compile_cache.toys import RING, WIDTH, toy_entry_points
@@ -63,8 +63,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
         entry_points,
         store,
         fields,
-        calls=calls,
-        tolerance=(1e-4, 1e-5),
+        calls,
+        tolerance=1e-5,
         publisher="tests",
         licence="Apache-2.0",
         progress=messages.append,

@@ -14,8 +14,9 @@ from torch import nn
 from torch.export import Dim
 
 from compile_cache import elf
-from compile_cache.build import EntryPoint, _export_shapes, build_package
+from compile_cache.build import build_package
 from compile_cache.compiler import compiler_version, find_compiler
+from compile_cache.entry import EntryPoint, export_shapes
 from compile_cache.errors import BuildFailed, CompilerMissing
 from compile_cache.specs import dynamic
 
@@ -35,6 +36,7 @@ def test_figures(toy):
         "compiling encode",
         "packing",
         "trying it out in a process of its own",
+        "comparing it with eager",
         "storing",
     ]
 
@@ -142,6 +144,7 @@ class Branching(Plain):
         ([plain(args=(torch.zeros(0, 4),))], "not empty"),
         ([plain(args=(torch.zeros(4, 2).t(),))], "contiguous"),
         ([plain(module=with_odd_weight())], "lin.weight must be contiguous"),
+        ([plain(twin=nn.Linear(4, 4))], "twin has other weights than its module, for example bias"),
         ([plain(dynamic_shapes=({0: Dim.DYNAMIC},))], "named Dim"),
         ([plain(module=Table())], "Register it as a buffer"),
         ([plain(module=Branching())], "exporting run"),
@@ -172,7 +175,7 @@ def test_dimensions_as_torch_wants_them(size):
         dims = ({0: rows}, {0: 4 * rows - 3})
     point = plain(module=Stretch(), args=(torch.zeros(2, 4), torch.zeros(5, 4)), dynamic_shapes=dims)
     assert [str(item.shape[0]) for item in point.spec().inputs] == ["rows in 2..9", "4*rows-3 in 5..33"]
-    exported = torch.export.export(point.module, point.args, dynamic_shapes=_export_shapes(point))
+    exported = torch.export.export(point.module, point.args, dynamic_shapes=export_shapes(point))
     assert len(exported.range_constraints) >= 1
     exported.module()(torch.zeros(9, 4), torch.zeros(33, 4))
     with pytest.raises(Exception, match=r"(?i)guard|shape|expected|dim"):

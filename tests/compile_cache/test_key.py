@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def spec(**changes) -> EntrySpec:
 
 
 def fields(**changes) -> dict:
-    base = {"device": "cpu", "sources": "a" * 64, "config": {"layers": 2}}
+    base = {"device": "cpu", "sources": "a" * 64, "config": {"layers": 2}, "kernels": {"attention": "1.0"}}
     points = changes.pop("entry_points", [spec()])
     return key_fields(points, **{**base, **changes})
 
@@ -65,31 +66,82 @@ def test_every_leaf_changes_the_key():
     assert len(keys) == count + 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sources": "b" * 64},
-        {"config": {"layers": 3}},
-        {"options": {"cpp.march": "x86-64-v3"}},
-        {"options": {"cpp.simdlen": 256}},
-        {"options": {"max_autotune": True}},
-        {"kernels": {"attention": "1.0"}},
-        {"entry_points": [spec(name="other")]},
-        {"entry_points": [spec(constants=describe_constants(nn.Linear(4, 4).half()))]},
-        {"entry_points": [spec(constants=describe_constants(nn.Linear(4, 4, bias=False)))]},
-        {"entry_points": [spec(inputs=(describe("x", torch.zeros(3, 4)), describe("n", torch.tensor(1))))]},
-        {"entry_points": [spec(inputs=(describe("n", torch.tensor(1)),))]},
-        {"entry_points": [spec(inputs=(describe("x", torch.zeros(3, 4), {0: Dim("rows", min=1, max=9)}),))]},
-        {"entry_points": [spec(), spec(name="other")]},
-    ],
-)
-def test_what_the_caller_says_changes_the_key(change):
-    assert key_of(fields(**change)) != key_of(fields())
+def with_input(**changes) -> dict:
+    """The base entry point with another first input."""
+    given = {"name": "x", "example": torch.zeros(3, 4), "dims": {0: Dim("rows", min=1, max=8)}, **changes}
+    first = describe(given["name"], given["example"], given["dims"])
+    return {"entry_points": [spec(inputs=(first, spec().inputs[1]))]}
+
+
+def with_constants(module: nn.Module, device: str | None = None) -> dict:
+    found = describe_constants(module)
+    return {"entry_points": [spec(constants=tuple(replace(item, device=device or item.device) for item in found))]}
+
+
+def renamed(module: nn.Module) -> nn.Module:
+    module.gain = module.weight
+    del module.weight
+    return module
+
+
+CALLER = {
+    "sources": {"sources": "b" * 64},
+    "config, a value": {"config": {"layers": 3}},
+    "config, one more": {"config": {"layers": 2, "heads": 1}},
+    "kernel version": {"kernels": {"attention": "2.0"}},
+    "another kernel": {"kernels": {"attention": "1.0", "norm": "1.0"}},
+    "entry point's name": {"entry_points": [spec(name="other")]},
+    "another entry point": {"entry_points": [spec(), spec(name="other")]},
+    "input's name": with_input(name="y"),
+    "input's dtype": with_input(example=torch.zeros(3, 4).half()),
+    "input's fixed size": with_input(example=torch.zeros(3, 5)),
+    "input's rank": with_input(example=torch.zeros(3, 4, 1)),
+    "input's device": with_input(example=torch.zeros(3, 4, device="meta")),
+    "input not dynamic": with_input(dims=None),
+    "dynamic dimension's name": with_input(dims={0: Dim("lines", min=1, max=8)}),
+    "dynamic dimension's least": with_input(dims={0: Dim("rows", min=2, max=8)}),
+    "dynamic dimension's most": with_input(dims={0: Dim("rows", min=1, max=9)}),
+    "dynamic dimension's factor": with_input(dims={0: dynamic("rows", 1, 8).times(2)}),
+    "dynamic dimension's offset": with_input(dims={0: dynamic("rows", 1, 8).times(1, plus=1)}),
+    "one input less": {"entry_points": [spec(inputs=spec().inputs[:1])]},
+    "order of the inputs": {"entry_points": [spec(inputs=spec().inputs[::-1])]},
+    "constant's name": with_constants(renamed(nn.Linear(4, 4))),
+    "constant's dtype": with_constants(nn.Linear(4, 4).half()),
+    "constant's shape": with_constants(nn.Linear(4, 5)),
+    "constant's device": with_constants(nn.Linear(4, 4), device="cuda"),
+    "one constant less": with_constants(nn.Linear(4, 4, bias=False)),
+}
+
+
+@pytest.mark.parametrize("what", CALLER)
+def test_what_the_caller_says_changes_the_key(what):
+    assert key_of(fields(**CALLER[what])) != key_of(fields())
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_compiler_option_changes_the_key(name):
+    value = DEFAULTS[name]
+    other = not value if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else (value or 0) + 1
+    if name == "cpp.march":
+        other = "x86-64-v3"
+    changed = fields(options={name: other})
+    assert changed["options"][name] == other
+    assert key_of(changed) != key_of(fields())
+
+
+def test_options_that_make_a_package_ours_are_in_the_key_too(monkeypatch):
+    before = fields()
+    for name, value in FIXED.items():
+        monkeypatch.setitem(FIXED, name, "another value")
+        assert key_of(fields()) != key_of(before), name
+        monkeypatch.setitem(FIXED, name, value)
+    assert fields() == before
 
 
 @pytest.mark.parametrize(
     ("where", "value"),
     [
+        ("compile_cache.key.SCHEMA", 99),
         ("torch.__version__", "9.9.9"),
         ("torch.version.git_version", "0" * 40),
         ("torch.version.cuda", "99.0"),
@@ -108,17 +160,38 @@ def test_what_the_machine_is_changes_the_key(where, value, monkeypatch):
     assert key_of(fields()) != before
 
 
-def test_gpu_fields(monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch) -> None:
+    """What torch says on a machine with a GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX PRO 6000")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 0))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr("compile_cache.key._version", lambda name: "3.5")
+
+
+def test_gpu_fields(gpu):
     one = environment("cuda")
-    assert (one["gpu"], one["capability"], one["device"]) == ("RTX PRO 6000", "12.0", "cuda")
+    assert (one["gpu"], one["capability"], one["device"], one["cuda"], one["triton"]) == (
+        "RTX PRO 6000", "12.0", "cuda", "13.0", "3.5"
+    )  # fmt: skip
     assert one["cpu"]["target"] == "x86-64-v3" or platform.machine() != "x86_64"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert environment("cuda") != one
-    monkeypatch.setattr("compile_cache.key._version", lambda name: "99")
-    assert environment("cuda")["triton"] == "99"
-    assert environment("cpu")["triton"] is None
+    assert environment("cpu")["triton"] is None  # generates nothing for a CPU
+    assert key_of(fields(device="cuda")) != key_of(fields(device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("torch.cuda.get_device_name", lambda device: "RTX PRO 5000"),
+        ("torch.cuda.get_device_capability", lambda device: (9, 0)),
+        ("torch.version.cuda", "12.8"),
+        ("compile_cache.key._version", lambda name: "3.6"),
+    ],
+)
+def test_what_the_gpu_is_changes_the_key(gpu, where, value, monkeypatch):
+    before = key_of(fields(device="cuda"))
+    monkeypatch.setattr(where, value)
+    assert key_of(fields(device="cuda")) != before
 
 
 def test_weight_values_and_order_do_not_change_the_key():
@@ -133,23 +206,41 @@ def test_weight_values_and_order_do_not_change_the_key():
 
 
 PRINT_KEY = """
-from tests.compile_cache.test_key import fields, key_of
-print(key_of(fields()))
+import sys, time, torch
+time.time = lambda: 4e9
+time.monotonic = lambda: 1e6
+sys.path.insert(0, {root!r})
+torch.manual_seed(77)  # the weights of the modules described
+torch.set_num_threads(2)
+import tests.compile_cache.test_key as module
+print(module.key_of(module.fields()))
 """
 
 
 def test_home_user_paths_time_and_other_variables_do_not_change_the_key(tmp_path):
+    """The package lies in another folder there, among other files; the process runs elsewhere and as somebody else."""
     root = Path(__file__).parents[2]
+    for folder in ("compile_cache", "tests/compile_cache"):
+        shutil.copytree(root / folder, tmp_path / "here" / folder)
+    (tmp_path / "here" / "tests" / "__init__.py").write_text("")
+    (tmp_path / "here" / "compile_cache" / "notes.txt").write_text("not ours")
     noise = {
         "HOME": str(tmp_path), "USER": "somebody", "LOGNAME": "somebody", "TZ": "Asia/Tokyo", "LANG": "tr_TR.UTF-8",
-        "TMPDIR": str(tmp_path), "ONEGRAPH_CACHE": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
-        "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_CPP_MARCH": "x86-64-v2", "CXX": "/nowhere/g++", "PYTHONHASHSEED": "7",
+        "TMPDIR": str(tmp_path), "ONEGRAPH_CACHE": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "HOSTNAME": "x",
+        "TORCHINDUCTOR_CPP_MARCH": "x86-64-v2", "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_SIZE_ASSERTS": "0",
+        "AOT_INDUCTOR_ENABLE_LTO": "1", "CXX": "/nowhere/g++", "CFLAGS": "-O0", "PYTHONHASHSEED": "7",
+        "HF_TOKEN": "hf_x", "CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": "/nowhere",
     }  # fmt: skip
-    environment = {**os.environ, **noise, "PYTHONPATH": str(root)}
-    out = subprocess.run(
-        [sys.executable, "-c", PRINT_KEY], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_KEY.format(root=str(tmp_path / "here"))],
+        env={**os.environ, **noise, "PYTHONPATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
-    assert out.stdout.strip() == key_of(fields())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == key_of(fields())
 
 
 def test_vector_level_is_what_inductor_picks():
@@ -190,37 +281,43 @@ def test_options():
     assert threads == torch.get_num_threads()
 
 
-def make_sources(folder: Path) -> Path:
-    (folder / "pack" / "training").mkdir(parents=True)
-    (folder / "pack" / "graph.py").write_text("x = 1\n")
-    (folder / "pack" / "training" / "train.py").write_text("y = 1\n")
-    return folder / "pack"
+@pytest.fixture
+def pack(tmp_path) -> Path:
+    (tmp_path / "a" / "pack" / "parts").mkdir(parents=True)
+    (tmp_path / "a" / "pack" / "graph.py").write_text("x = 1\n")
+    (tmp_path / "a" / "pack" / "parts" / "more.cu").write_text("y = 1\n")
+    return tmp_path / "a" / "pack"
 
 
-def test_sources_digest(tmp_path):
-    pack = make_sources(tmp_path / "a")
-    before = sources_digest([pack])
-    moved = shutil.copytree(pack, tmp_path / "elsewhere" / "pack")
-    assert sources_digest([moved]) == before
-    (pack / "__pycache__").mkdir()
-    (pack / "__pycache__" / "graph.py").write_text("z")
-    (pack / ".hidden.py").write_text("z")
-    (pack / "notes.txt").write_text("z")
-    (pack / "graph.py").write_bytes(b"x = 1\r\n")
-    assert sources_digest([pack]) == before
-    without = sources_digest([pack], exclude=["training"])
-    (pack / "training" / "train.py").write_text("y = 2\n")
-    assert sources_digest([pack], exclude=["training"]) == without != before
-    assert sources_digest([pack]) != before
-    (pack / "graph.py").write_text("x = 2\n")
-    assert sources_digest([pack], exclude=["training"]) != without
-    (pack / "graph.py").rename(pack / "graph2.py")
-    renamed = sources_digest([pack], exclude=["training"])
-    (pack / "graph2.py").rename(pack / "graph.py")
-    assert renamed != sources_digest([pack], exclude=["training"])
-    assert sources_digest([pack / "graph.py"]) != sources_digest([pack])
+def test_sources_are_their_names_and_contents(pack):
+    seen = [sources_digest([pack])]
+    for change in (
+        lambda: (pack / "graph.py").write_text("x = 2\n"),
+        lambda: (pack / "parts" / "more.cu").write_text("y = 2\n"),
+        lambda: (pack / "graph.py").rename(pack / "graph2.py"),
+        lambda: (pack / "new.py").write_text(""),
+        lambda: (pack / "parts" / "more.cu").rename(pack / "more.cu"),
+    ):
+        change()
+        seen.append(sources_digest([pack]))
+    assert len(set(seen)) == len(seen)
+    assert sources_digest([pack / "graph2.py"]) != sources_digest([pack])
     with pytest.raises(FileNotFoundError):
-        sources_digest([tmp_path / "missing"])
+        sources_digest([pack / "missing"])
+
+
+def test_sources_are_nothing_else(pack, tmp_path):
+    before = sources_digest([pack])
+    assert sources_digest([shutil.copytree(pack, tmp_path / "elsewhere" / "pack")]) == before
+    (pack / "__pycache__").mkdir()
+    (pack / ".git").mkdir()
+    for file in ("__pycache__/graph.py", ".git/hook.py", ".hidden.py", "notes.txt", "weights.safetensors", "README.md"):
+        (pack / file).write_text("z")
+    (pack / "graph.py").write_bytes(b"x = 1\r\n")
+    (pack / "graph.py").chmod(0o755)
+    os.utime(pack / "graph.py", (0, 0))
+    assert sources_digest([pack]) == before
+    assert sources_digest([pack / "graph.py", pack / "parts"]) == sources_digest([pack / "parts", pack / "graph.py"])
 
 
 def test_derived_dimensions_and_refusals():

@@ -51,7 +51,7 @@ SPEC = "fields/entry_points/0"
     [
         (change("publisher", ...), "missing field publisher"),
         (change("extra", 1), "unknown field 'extra'"),
-        (change("schema", 2), "schema 2"),
+        (change("schema", 1), "schema 1"),
         (change("schema", ...), "schema None"),
         (change("key", "0" * 64), "not the hash of its fields"),
         (change("key", "0" * 63), "key has the wrong form"),
@@ -104,7 +104,7 @@ def test_refused(small, apply, reason):
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[]", "not a JSON object"),
-        (b'{"schema": 1, "schema": 1}', "twice"),
+        (b'{"schema": 2, "schema": 2}', "twice"),
         (b'{"schema": NaN}', "NaN"),
         (b"[" * 100_000, "not JSON"),
         (b" " * (LARGEST_MANIFEST + 1), "more than"),

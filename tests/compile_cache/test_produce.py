@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -15,18 +16,19 @@ import torch
 
 from compile_cache import produce as produce_module
 from compile_cache import scratch
-from compile_cache.build import BuildFigures, EntryPoint
+from compile_cache.build import BuildFigures
 from compile_cache.compiler import find_compiler
+from compile_cache.entry import EntryPoint
 from compile_cache.errors import BuildFailed, SmokeFailed
 from compile_cache.produce import produce
-from compile_cache.smoke import Call, WeightsFrom
+from compile_cache.proof import Call, Proof
 from compile_cache.store import LocalStore
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
-from tests.compile_cache.toys import toy_entry_points
+from tests.compile_cache.toys import Rollout, toy_entry_points
 
 fork = multiprocessing.get_context("fork")
-FUNCTION = "tests.compile_cache.toys:weights_for_child"
 IDENTITY = EntryPoint("run", torch.nn.Identity(), (torch.zeros(2),), input_names=("x",))
+CALLS = [Call("run", (torch.ones(2),))]
 
 
 CRASH = "__attribute__((constructor)) static void crash() { *(volatile int*)0 = 1; }\n"
@@ -46,39 +48,56 @@ def test_a_binary_that_crashes_never_gets_into_the_store(store, tmp_path, crashi
 
     def fake_build(entry_points, out_path, options, progress):
         out_path.write_bytes(package.read_bytes())
-        return BuildFigures(out_path.stat().st_size, manifest.figures, manifest.bound, manifest.literals, "g++")
+        return BuildFigures(manifest.figures, manifest.bound, manifest.literals, "g++")
 
     monkeypatch.setattr(produce_module, "build_package", fake_build)
-    calls = [Call("run", (torch.zeros(2),))]
     with pytest.raises(SmokeFailed, match="died of SIGSEGV"):
-        produce([IDENTITY], store, manifest.fields, calls=calls)
+        produce([IDENTITY], store, manifest.fields, CALLS)
     assert store.entries() == []
     with pytest.raises(BuildFailed, match="not those of the key"):
-        produce(toy_entry_points(), store, manifest.fields)
+        produce(toy_entry_points(), store, manifest.fields, CALLS)
 
 
-def test_wrong_results_never_get_into_the_store(toy, store, monkeypatch):
-    """The modules have other weights than the binary gets: as if the compiler had been wrong."""
+class Changed(Rollout):
+    """Not what was compiled: as if the compiler had been wrong."""
 
+    def forward(self, x, ring, steps):
+        x, count = super().forward(x, ring, steps)
+        return x * 1.1, count
+
+
+class ChangedInside(Rollout):
+    """The outputs are right; only the state that it leaves is not."""
+
+    def forward(self, x, ring, steps):
+        result = super().forward(x, ring, steps)
+        ring.mul_(1.1)
+        return result
+
+
+@pytest.mark.parametrize(("kind", "which"), [(Changed, "output 0"), (ChangedInside, "input 1")])
+def test_wrong_results_never_get_into_the_store(toy, store, monkeypatch, kind, which):
     def fake_build(entry_points, out_path, options, progress):
         out_path.write_bytes(toy.entry.package.read_bytes())
         old = toy.entry.manifest
-        return BuildFigures(old.package.size, old.figures, old.bound, old.literals, "g++")
+        return BuildFigures(old.figures, old.bound, old.literals, "g++")
 
     monkeypatch.setattr(produce_module, "build_package", fake_build)
-    fields = toy.entry.manifest.fields
-    arguments = {"calls": toy.calls, "weights": WeightsFrom(FUNCTION, {"seed": 1}), "tolerance": (1e-4, 1e-5)}
-    with pytest.raises(SmokeFailed, match="call 0, output 0 differs from eager's by up to"):
-        produce(toy.entry_points, store, fields, **arguments)
+    rollout, encode = toy.entry_points
+    points = [dataclasses.replace(rollout, twin=kind(rollout.module.body, eager=True)), encode]
+    with pytest.raises(SmokeFailed, match=rf"call 0 \(rollout\), {which} differs from eager's by 0\.09"):
+        produce(points, store, toy.entry.manifest.fields, toy.calls)
     assert store.entries() == []
+    sound = produce(toy.entry_points, store, toy.entry.manifest.fields, toy.calls)
+    assert sound.manifest.reference == toy.entry.manifest.reference
 
 
 def test_produce_takes_what_is_there(toy, monkeypatch):
     monkeypatch.setattr(produce_module, "build_package", lambda *a: pytest.fail("built again"))
-    assert produce(toy.entry_points, toy.store, toy.entry.manifest.fields) == toy.entry
+    assert produce(toy.entry_points, toy.store, toy.entry.manifest.fields, toy.calls) == toy.entry
 
 
-# -- several builders, killed builders (the build itself is a stand-in here, the rest is real)
+# -- several builders, killed builders (the build and its proof are stand-ins here, the rest is real)
 
 
 def _stand_in(small, log: Path, seconds: float, kill: bool):
@@ -93,15 +112,20 @@ def _stand_in(small, log: Path, seconds: float, kill: bool):
             if kill:
                 os.kill(os.getpid(), signal.SIGKILL)
         out_path.write_bytes(package.read_bytes())
-        return BuildFigures(out_path.stat().st_size, manifest.figures, manifest.bound, manifest.literals, "g++")
+        return BuildFigures(manifest.figures, manifest.bound, manifest.literals, "g++")
 
     return build
 
 
+def _proven(package, manifest, calls, timeout) -> Proof:
+    return Proof("a" * 64, tuple(call.inputs for call in calls), tuple(call.inputs for call in calls))
+
+
 def _produce(root: Path, small, log: Path, seconds: float, kill: bool) -> None:
     produce_module.build_package = _stand_in(small, log, seconds, kill)
-    entry = produce([IDENTITY], LocalStore(root), small[0].fields)
-    assert entry.key == small[0].key
+    produce_module.prove = _proven
+    entry = produce([IDENTITY], LocalStore(root), small[0].fields, CALLS)
+    assert (entry.key, entry.manifest.reference) == (small[0].key, "a" * 64)
 
 
 def test_four_builders_of_one_key_build_once(store, small, tmp_path):
@@ -126,5 +150,6 @@ def test_a_builder_killed_while_building(store, small, tmp_path, monkeypatch):
     assert store.find(small[0].key) is None
     assert list(tmp_path.glob(f"{scratch.PREFIX}-*"))
     monkeypatch.setattr(produce_module, "build_package", _stand_in(small, log, 0.0, False))
-    assert produce([IDENTITY], store, small[0].fields).key == small[0].key
+    monkeypatch.setattr(produce_module, "prove", _proven)
+    assert produce([IDENTITY], store, small[0].fields, CALLS).key == small[0].key
     assert not list(tmp_path.glob(f"{scratch.PREFIX}-*"))  # what the dead one left is gone too

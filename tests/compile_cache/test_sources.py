@@ -13,7 +13,7 @@ import torch
 from compile_cache.compiler import find_compiler
 from compile_cache.errors import ConstantMismatch, PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
-from compile_cache.sources import open_first, resolve
+from compile_cache.sources import open_first
 from compile_cache.store import MANIFEST, LocalStore
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
 
@@ -45,7 +45,8 @@ def test_order_and_record(toy):
         toy.store,
         Scripted("never asked", AssertionError()),
     ]
-    answer = resolve(toy.key, sources)
+    binary, answer = open_first(toy.key, sources, toy.weights())
+    assert binary.key == toy.key
     assert answer.entry == toy.entry
     assert [(a.source, a.outcome) for a in answer.tried] == [
         ("first", "miss"),
@@ -60,9 +61,9 @@ def test_order_and_record(toy):
 
 
 def test_nothing_found():
-    assert resolve("0" * 64, []).reason == "no source to look in"
-    answer = resolve("0" * 64, [Scripted("one", None)])
-    assert answer.entry is None
+    assert open_first("0" * 64, [], {})[1].reason == "no source to look in"
+    binary, answer = open_first("0" * 64, [Scripted("one", None)], {})
+    assert binary is answer.entry is None
     assert answer.reason == "one: miss"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from compile_cache import scratch
-from compile_cache import store as store_module
+from compile_cache import files as files_module
+from compile_cache import owner
+from compile_cache import quarantine as quarantine_module
 from compile_cache.errors import PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
-from compile_cache.place import default_root
+from compile_cache.place import MOST_FALLBACKS, default_root
 from compile_cache.store import MANIFEST, LocalStore
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
 
@@ -203,23 +205,19 @@ def _after(function, times: int = 1):
 
 
 KILLS = {
-    "before the package": ("_write", lambda: _kill),
-    "half of the package": ("shutil.copyfileobj", lambda: _half_then_kill),
-    "after the package": ("_write", lambda: _after(store_module._write)),
-    "after the manifest": ("_write", lambda: _after(store_module._write, 2)),
-    "before the rename": ("os.rename", lambda: _kill),
-    "after the rename": ("os.rename", lambda: _after(os.rename)),
-    "before the folder is synced": ("_sync", lambda: _after(store_module._sync)),
+    "before the package": (files_module, "write_new", lambda: _kill),
+    "half of the package": (shutil, "copyfileobj", lambda: _half_then_kill),
+    "after the package": (files_module, "write_new", lambda: _after(files_module.write_new)),
+    "after the manifest": (files_module, "write_new", lambda: _after(files_module.write_new, 2)),
+    "before the rename": (os, "rename", lambda: _kill),
+    "after the rename": (os, "rename", lambda: _after(os.rename)),
+    "before the folder is synced": (files_module, "sync", lambda: _after(files_module.sync)),
 }
 
 
 def _put_and_die(root: Path, manifest, package: Path, point: str) -> None:
-    where, replacement = KILLS[point]
-    owner = store_module
-    *path, name = where.split(".")
-    for step in path:
-        owner = getattr(owner, step)
-    setattr(owner, name, replacement())
+    module, name, replacement = KILLS[point]
+    setattr(module, name, replacement())
     LocalStore(root).put(manifest, package)
 
 
@@ -241,15 +239,17 @@ def test_killed_while_storing(store, small, point):
 def test_incoming_of_living_processes_is_left_alone(store, small):
     manifest, package = small
     store.put(manifest, package)
-    mine = store.root / "incoming" / f"{'a' * 64}-{os.getpid()}-{scratch.started(os.getpid())}-{'0' * 16}"
-    reused = store.root / "incoming" / f"{'a' * 64}-{os.getpid()}-1-{'0' * 16}"
+    mine = store.root / "incoming" / f"{'a' * 64}-{owner.mark()}"
+    reused = store.root / "incoming" / f"{'a' * 64}-{owner.namespace()}-{os.getpid()}-1-{'0' * 16}"
+    elsewhere = store.root / "incoming" / f"{'a' * 64}-{'0' * 12}-{2**22 + 5}-1-{'0' * 16}"
     stranger = store.root / "incoming" / "somebody's notes"
-    for folder in (mine, reused, stranger):
+    for folder in (mine, reused, elsewhere, stranger):
         folder.mkdir()
     store.remove(manifest.key)
     store.put(manifest, package)
     assert mine.exists()
     assert stranger.exists()
+    assert elsewhere.exists()  # another container's; nobody here can say whether it still runs
     assert not reused.exists()
 
 
@@ -275,24 +275,24 @@ def test_six_processes_put_the_same_key(store, small):
         store.remove(manifest.key)
 
 
-def _hold(root: Path, key: str, held, forever: bool) -> None:
+def _hold(root: Path, key: str, held) -> None:
     with LocalStore(root).building(key):
         held.set()
-        time.sleep(60 if forever else 0.3)
+        time.sleep(60)
 
 
 def test_one_builder_at_a_time_and_a_killed_one_frees_the_key(store):
     key, held = "a" * 64, fork.Event()
-    child = fork.Process(target=_hold, args=(store.root, key, held, True))
+    child = fork.Process(target=_hold, args=(store.root, key, held))
     child.start()
     assert held.wait(20)
-    with store.building(key, wait=False) as ours:
-        assert not ours
-    with store.building("b" * 64, wait=False) as ours:
-        assert ours
+    with (store.root / "locks" / key).open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with store.building("b" * 64):  # another key is free
+        pass
     child.kill()
-    with store.building(key) as ours:
-        assert ours
+    with store.building(key):
+        pass
 
 
 # -- no place
@@ -305,7 +305,7 @@ def test_disk_full(store, small, monkeypatch):
         target.write(source.read()[:20])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module.shutil, "copyfileobj", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(StoreError, match="No space left"):
         store.put(manifest, package)
     monkeypatch.undo()
@@ -332,28 +332,43 @@ def test_a_real_write_error(store, small):
     assert list((store.root / "incoming").iterdir()) == []
 
 
-def test_no_home(monkeypatch, tmp_path, small):
+@pytest.fixture
+def homeless(monkeypatch, tmp_path) -> Path:
+    """No home; the temporary folder is the one returned."""
+    monkeypatch.setenv("HOME", "/dev/null/nobody")
     monkeypatch.delenv("ONEGRAPH_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/dev/null/nobody")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_no_home(homeless, small):
     store = LocalStore()
-    assert store.root.parent == tmp_path
+    assert store.root == homeless / f"onegraph-{os.getuid()}"
     assert "no usable home" in store.note
     assert stat.S_IMODE(store.root.stat().st_mode) == 0o700
     assert store.put(*small).key == small[0].key
     assert LocalStore().find(small[0].key) is not None
 
 
-def test_the_fallback_is_never_somebody_elses(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", "/dev/null/nobody")
-    monkeypatch.delenv("ONEGRAPH_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / f"onegraph-{os.getuid()}").symlink_to(tmp_path / "theirs")
-    assert LocalStore().root.name.startswith("onegraph-")
-    assert list((tmp_path / "theirs").iterdir()) == []
+def test_the_fallback_is_never_somebody_elses_and_always_the_same(homeless, small):
+    (homeless / "theirs").mkdir()
+    (homeless / f"onegraph-{os.getuid()}").symlink_to(homeless / "theirs")
+    (homeless / f"onegraph-{os.getuid()}-1").write_text("a file")
+    assert LocalStore().root == homeless / f"onegraph-{os.getuid()}-2"
+    assert LocalStore().put(*small) == LocalStore().find(small[0].key)
+    assert list((homeless / "theirs").iterdir()) == []
+
+
+def test_a_fallback_where_all_names_are_taken_or_nothing_can_be_written(homeless, monkeypatch, small):
+    for number in range(MOST_FALLBACKS):
+        (homeless / f"onegraph-{os.getuid()}{f'-{number}' if number else ''}").write_text("taken")
+    with pytest.raises(StoreError, match="is not a folder"):
+        LocalStore()
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
+    assert LocalStore().find(small[0].key) is None
+    with pytest.raises(StoreError, match="cannot store"):
+        LocalStore().put(*small)
 
 
 def test_chosen_root(monkeypatch, tmp_path):
@@ -392,7 +407,7 @@ def test_a_root_of_another_user(tmp_path, monkeypatch):
 
 
 def test_quarantine_is_bounded(store, small, monkeypatch):
-    monkeypatch.setattr(store_module, "MOST_QUARANTINED", 2)
+    monkeypatch.setattr(quarantine_module, "MOST", 2)
     for _ in range(4):
         store.put(*small)
         store.reject(small[0].key, "because")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from compile_cache.build import EntryPoint
-from compile_cache.specs import constants_of, dynamic
+from compile_cache.entry import EntryPoint
+from compile_cache.specs import dynamic
 
 WIDTH = 8
 RING = 4
@@ -29,11 +27,15 @@ class Body(nn.Module):
 
 
 class Rollout(nn.Module):
-    """forward(x [rows, 8], ring [4, 8] mutated, steps [] int64) -> (x, number of steps run)."""
+    """forward(x [rows, 8], ring [4, 8] mutated, steps [] int64) -> (x, number of steps run).
 
-    def __init__(self, body: Body) -> None:
+    eager: with plain Python in place of torch's operators, which compile themselves when they are called.
+    """
+
+    def __init__(self, body: Body, eager: bool = False) -> None:
         super().__init__()
         self.body = body
+        self.loop, self.branch = (python_loop, python_branch) if eager else (torch.while_loop, torch.cond)
 
     def forward(self, x: Tensor, ring: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         literal = torch.tensor([0.25, -0.5])
@@ -44,11 +46,21 @@ class Rollout(nn.Module):
         def step(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             y = torch.tanh(self.body.lin(x)) * self.body.gain + self.body.shift
             ring.index_copy_(0, (i % RING)[None], y.mean(0)[None])
-            y = torch.cond(y.sum() > 0, lambda v: v * 0.5, lambda v: v + 1.0, (y,))
+            y = self.branch(y.sum() > 0, lambda v: v * 0.5, lambda v: v + 1.0, (y,))
             return i + 1, y
 
-        i, x = torch.while_loop(go_on, step, (torch.zeros((), dtype=torch.int64), x))
+        i, x = self.loop(go_on, step, (torch.zeros((), dtype=torch.int64), x))
         return x + literal.sum(), i
+
+
+def python_loop(go_on, body, carry):
+    while bool(go_on(*carry)):
+        carry = body(*carry)
+    return carry
+
+
+def python_branch(flag, then, otherwise, operands):
+    return then(*operands) if bool(flag) else otherwise(*operands)
 
 
 class Encode(nn.Module):
@@ -69,7 +81,7 @@ def toy_entry_points(seed: int = 0) -> list[EntryPoint]:
     rows, count = dynamic("rows", 1, 64), Dim("count", min=1, max=8)
     example = (torch.randn(3, WIDTH), torch.zeros(RING, WIDTH), torch.tensor(3))
     return [
-        EntryPoint("rollout", Rollout(body), example, ({0: rows}, None, None)),
+        EntryPoint("rollout", Rollout(body), example, ({0: rows}, None, None), twin=Rollout(body, eager=True)),
         EntryPoint("encode", Encode(body), (torch.arange(3),), ({0: count},)),
     ]
 
@@ -80,15 +92,3 @@ def change_weights(entry_points: list[EntryPoint], seed: int = 1) -> None:
     with torch.no_grad():
         for tensor in (*entry_points[0].module.parameters(), *entry_points[0].module.buffers()):
             tensor.copy_(torch.rand(tensor.shape, generator=generator) - 0.4)
-
-
-def weights_for_child(seed: int, fault: str = "") -> dict[str, dict[str, Tensor]]:
-    """The weights of `toy_entry_points(seed)`, for a trial run that fetches them by this function's name."""
-    if fault == "raise":
-        raise ValueError("no such weights")
-    if fault == "hang":
-        time.sleep(60)
-    found = {point.name: constants_of(point.module) for point in toy_entry_points(seed=seed)}
-    if fault == "missing":
-        del found["encode"]["body.gain"]
-    return found

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from compile_cache.key import FIELD_NAMES, SCHEMA, key_of
+from compile_cache.manifest import PACKAGE, EntryFigures, FileRecord, Manifest
 from model.video import read_settings
 from tests.conftest import ROOT
 from tests.fixtures.folders import make_folder
@@ -55,6 +57,7 @@ def test_generate_says_what_it_did_and_writes_the_file(folder: Path, tmp_path: P
         (["generate", "a ball", "--out", "/nowhere/a.mp4"], 1, "name a file in a folder that is there"),
         (["generate", "a ball", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
         (["compile", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
+        (["explain", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
         (["judge", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
     ],
 )
@@ -79,3 +82,25 @@ def test_a_cache_that_cannot_be_written_is_said_before_compiling(folder: Path, m
     assert done.returncode == 1
     assert "cannot store a binary in /dev/null/cache" in done.stderr
     assert "exporting" not in done.stderr
+
+
+def test_explain_names_what_keeps_a_stored_binary_from_being_used(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path))
+    arguments = ("explain", "--model", folder, "--dtype", "float32")
+    empty = json.loads(run(*arguments, "--json").stdout)
+    assert empty["entries"] == []
+    assert set(empty["fields"]) == set(FIELD_NAMES)
+    assert empty["fields"]["config"]["dtype"] == "float32"
+    other = {**empty["fields"], "environment": {**empty["fields"]["environment"], "torch": "2.0.0"}}
+    manifest = Manifest(
+        schema=SCHEMA, key=key_of(other), fields=other, files={PACKAGE: FileRecord(1, "0" * 64)},
+        bound={"condition": (), "generate": ()}, literals={"condition": {}, "generate": {}},
+        figures={name: EntryFigures(1.0, 1.0, 1, {}) for name in ("condition", "generate")}, reference=None,
+        built_at="2026-01-31T12:00:00Z", compiler="g++ 12", publisher="", licence="",
+    )  # fmt: skip
+    (tmp_path / "v1" / manifest.key).mkdir(parents=True)
+    (tmp_path / "v1" / manifest.key / "manifest.json").write_bytes(manifest.to_json())
+    told = run(*arguments).stderr
+    assert f"key here: {empty['key']}, not stored in {tmp_path}" in told
+    here = empty["fields"]["environment"]["torch"]
+    assert f"{manifest.key[:16]}  differs in 1 field:\n    environment.torch: here {here}, there 2.0.0" in told

@@ -13,16 +13,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from compile_cache.errors import HubError
+from compile_cache.store import LocalStore
 from model import serving
+from model.binary import BinaryMissing
+from model.pipeline import Request
 from model.runner import Origin
-from model.serving import Serving
+from model.serving import Serving, step_in, without_folders
+from tests.conftest import EMBEDDED
+from tests.fixtures.damage import DAMAGE, plant
 
 EAGER = SimpleNamespace(mode="eager", origin=Origin(reason="no binary for this machine yet"))
 AOT = SimpleNamespace(mode="aot", origin=Origin("local cache", "ab" * 32, 900_000, 0.04))
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "not within its time"
@@ -39,21 +46,28 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
 
     def make(*runners: SimpleNamespace) -> Serving:
         found = iter(runners)
-        monkeypatch.setattr(serving, "open_runner", lambda folder, mode: next(found))
+        monkeypatch.setattr(serving, "open_runner", lambda folder, mode, sources: next(found))
         monkeypatch.setattr(serving, "Pipeline", lambda folder, runner: SimpleNamespace(runner=runner))
         return Serving(Path("somewhere"))
 
     return make
 
 
-def test_switches_to_the_binary(served: Callable[..., Serving]) -> None:
+def test_switches_to_the_binary(served: Callable[..., Serving], tmp_path: Path) -> None:
     now = served(EAGER, AOT)
     before = now.pipeline
     assert now.status().facts() == {"Runs": "PyTorch, eager", "Why": "no binary for this machine yet"}
-    step = "import sys, time, warnings; print('exporting', file=sys.stderr); warnings.warn('x'); time.sleep(1); "
-    now.build_in_background(script(step + 'print(\'{"key": "k"}\')'))
+    seen = tmp_path / "seen"  # the build goes on when this is there
+    step = f"import os, sys, time; print('exporting', file=sys.stderr)\nwhile not os.path.exists({str(seen)!r}): "
+    now.prepare_in_background(script(step + 'time.sleep(0.01)\nprint(\'{"key": "k"}\')'))
     assert now.status().label == "eager, compiling …"
     until(lambda: now.status().building == "exporting")
+    assert now.status().facts() == {
+        "Runs": "PyTorch, eager",
+        "Why": "no binary for this machine yet",
+        "Build": "exporting",
+    }
+    seen.touch()
     until(lambda: now.status().building is None)
     assert before.runner is EAGER  # a request that runs keeps what it began with
     assert now.status().label == "AoT"
@@ -68,7 +82,7 @@ def test_switches_to_the_binary(served: Callable[..., Serving]) -> None:
 
 def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> None:
     now = served(AOT)
-    now.build_in_background(script("raise SystemExit('must not run')"))
+    now.prepare_in_background(script("raise SystemExit('must not run')"))
     assert (now.status().building, now.status().reason) == (None, None)
 
 
@@ -85,22 +99,149 @@ def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> 
 )
 def test_a_failed_build_stays_eager_and_says_why(served: Callable[..., Serving], text: str, reason: str) -> None:
     now = served(EAGER)
-    now.build_in_background(script(text))
+    now.prepare_in_background(script(text))
     until(lambda: now.status().building is None)
     assert now.status().mode == "eager"
-    assert reason in now.status().facts()["Why"]
+    facts = now.status().facts()
+    assert facts["Build"].startswith("failed: ")
+    assert reason in facts["Build"]
+    assert facts["Why"] == EAGER.origin.reason  # why a build was needed is still told
+
+
+def test_a_new_binary_that_is_refused(served: Callable[..., Serving]) -> None:
+    now = served(EAGER, SimpleNamespace(mode="eager", origin=Origin(reason="its sha256 is wrong")))
+    now.prepare_in_background(script('print(\'{"key": "k"}\')'))
+    until(lambda: now.status().building is None)
+    assert now.status().facts() == {
+        "Runs": "PyTorch, eager",
+        "Why": "its sha256 is wrong",
+        "Build": "failed: the new binary could not be used",
+    }
+
+
+class Repository:
+    """Stands for the Hub repository that the owner named."""
+
+    name, repo = "Hub me/binaries", "me/binaries"
+
+    def __init__(self, can_publish: bool, answer: str = "published to me/binaries at 1a2b3c4") -> None:
+        self.can_publish = can_publish
+        self.answer = answer
+        self.offered: list[str] = []
+
+    def publish(self, entry: SimpleNamespace) -> SimpleNamespace:
+        self.offered.append(entry.key)
+        if self.answer.startswith("not"):
+            raise HubError(self.answer)
+        return SimpleNamespace(text=self.answer)
+
+
+def missing(folder: Path, mode: str, sources: list) -> SimpleNamespace:
+    raise BinaryMissing("Hub me/binaries: miss")
+
+
+def test_a_binary_from_the_hub_is_not_built(served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = served(EAGER, AOT)
+    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: Repository(True))
+    now.prepare_in_background(script("raise SystemExit('must not run')"))
+    until(lambda: now.status().building is None)
+    assert (now.status().mode, now.status().failure, now.status().published) == ("aot", None, None)
+
+
+@pytest.mark.parametrize(
+    ("can_publish", "answer", "told"),
+    [
+        (True, "published to me/binaries at 1a2b3c4", "published to me/binaries at 1a2b3c4"),
+        (True, "not published: status 403", "not published: status 403"),
+        (False, "", "the new binary is not published: no write token (HF_TOKEN) is set"),
+    ],
+)
+def test_a_new_build_is_offered_to_the_hub(
+    served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, can_publish: bool, answer: str, told: str
+) -> None:
+    now, repository = served(EAGER), Repository(can_publish, answer)
+    runners = iter([missing, lambda folder, mode, sources: AOT])
+    monkeypatch.setattr(serving, "open_runner", lambda *given, **named: next(runners)(*given, **named))
+    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: repository)
+    monkeypatch.setattr(serving, "LocalStore", lambda: SimpleNamespace(find=lambda key: SimpleNamespace(key=key)))
+    now.prepare_in_background(script('print(\'{"key": "k"}\')'))
+    until(lambda: now.status().building is None)
+    assert now.status().mode == "aot"
+    assert now.status().facts()["Hub"] == now.status().as_dict()["published"] == told
+    assert repository.offered == ([AOT.origin.key] if can_publish else [])
+
+
+def test_what_the_hub_said_is_told_when_the_build_fails_too(
+    served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = served(EAGER)
+    monkeypatch.setattr(serving, "open_runner", missing)
+    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: Repository(True))
+    now.prepare_in_background(script("raise SystemExit(3)"))
+    until(lambda: now.status().building is None)
+    assert now.status().facts()["Why"] == "no binary for this machine yet; Hub me/binaries: miss"
+    assert now.status().facts()["Build"].startswith("failed: ")
 
 
 def test_a_command_that_is_not_there(served: Callable[..., Serving]) -> None:
     now = served(EAGER)
-    now.build_in_background(["/nowhere/compile"])
+    now.prepare_in_background(["/nowhere/compile"])
     until(lambda: now.status().building is None)
-    assert "exit status" in now.status().reason
+    assert "exit status" in now.status().facts()["Build"]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_binary_is_never_loaded_and_eager_serves_with_the_reason(
+    cache: Path, built: Callable[[str], dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    key, reason = built("auto")["key"], DAMAGE[kind][1]
+    plant(cache, key, tmp_path / "store", kind)
+    loaded: list[tuple] = []
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", lambda *arguments: loaded.append(arguments))
+    monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path / "store"))
+    now = Serving(EMBEDDED)
+    assert now.status().mode == "eager"
+    assert reason in now.status().facts()["Why"]
+    assert [found for found, why in LocalStore().quarantined() if reason in why] == [key]
+    assert not loaded
+    assert [len(block.frames) for block in now.pipeline.stream(Request("a red circle", 7, 1, 128, 128))] == [9]
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("exporting generate\n", "exporting generate"),
+        ("x" * 300 + "\n", "x" * 200),
+        ("/some/file.py:1: UserWarning: old\n", None),
+        ("FutureWarning: old\n", None),
+        ("/some/file.py: a word\n", None),
+        ("  warnings.warn(old)\n", None),
+        ("\n", None),
+    ],
+)
+def test_the_step_of_a_build(line: str, step: str | None) -> None:
+    assert step_in(line) == step
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("looked for CXX=/opt/my-gcc/bin/g++, so", "looked for CXX=…/g++, so"),
+        ("the store /root/.cache/onegraph belongs to another user", "the store …/onegraph belongs to another user"),
+        ("/tmp/a/b.cpp:12:3: error (in '/tmp/c/')", "…/b.cpp:12:3: error (in '…/')"),
+        ("error:/tmp/a", "error:…/a"),
+        ("member 'p/../../evil.so' leads out", "member 'p/../../evil.so' leads out"),
+        ("https://huggingface.co/owner/name: 404", "https://huggingface.co/owner/name: 404"),
+        ("owner/name, and/or 1 / 2", "owner/name, and/or 1 / 2"),
+    ],
+)
+def test_visitors_are_not_told_where_files_lie(text: str, shown: str) -> None:
+    assert without_folders(text) == shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_leashed_command_and_its_children_end_with_the_parent(tmp_path: Path, number: signal.Signals) -> None:
-    child = "import time; open('grandchild', 'w').write(str(__import__('os').getpid())); time.sleep(600)"
+    child = "import time; print('running', flush=True); time.sleep(600)"
     command = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     parent = subprocess.Popen(
         script(
@@ -109,9 +250,8 @@ def test_a_leashed_command_and_its_children_end_with_the_parent(tmp_path: Path, 
         ),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(serving.__file__).parents[1])},
+        stdout=subprocess.PIPE,  # handed down to all of them: it ends when the last of them has ended
     )
-    file = tmp_path / "grandchild"
-    until(lambda: file.exists() and file.read_text())
+    assert parent.stdout.readline() == b"running\n"
     parent.send_signal(number)
-    parent.wait()
-    until(lambda: not Path(f"/proc/{file.read_text()}").exists())
+    parent.communicate(timeout=60)
