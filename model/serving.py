@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from .recording import MODE_NAMES
 
 log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parent.parent  # where `python -m model` is found
+_FOLDERS = re.compile(r"(?<![\w./])/(?=[^/\s])(?:[^\s/'\"`,;:()]+/)*")  # of an absolute path; not in a URL, a/b or ../a
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,21 @@ class Status:
     key: str | None
     size: int | None  # bytes of the binary
     load_seconds: float | None
-    reason: str | None  # why there is no binary
+    reason: str | None  # why no binary was found or could be used
     building: str | None  # what a build is doing right now, None when none runs
+    failure: str | None  # why the last build gave no binary
 
     @property
     def label(self) -> str:
         return MODE_NAMES.get(self.mode, self.mode) + (", compiling …" if self.building else "")
 
     def facts(self) -> dict[str, str]:
-        """The same in words, for people: name -> value, only what applies."""
+        """The same in words, for visitors: name -> value, only what applies; nothing of where files lie here."""
+        build = self.building or (self.failure and f"failed: {self.failure}")
         rows = {
             "Runs": "AoT binary of the whole graph" if self.mode == "aot" else f"PyTorch, {MODE_NAMES[self.mode]}",
-            "Why": self.reason,
-            "Build": self.building,
+            "Why": self.reason and without_folders(self.reason),
+            "Build": build and without_folders(build),
             "Binary from": self.source,
             "Key": self.key,
             "Size": self.size and f"{self.size / 1e6:.2f} MB",
@@ -69,8 +73,10 @@ class Serving:
 
         when: the build is announced now and begins when this is set.
         """
-        if self.pipeline.runner.mode == "aot":
+        runner = self.pipeline.runner
+        if runner.mode == "aot":
             return
+        log.info("serving %s until a binary is built: %s", runner.mode, runner.origin.reason)
         command = command or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"]
         self._building = "starting"
         threading.Thread(target=self._build, args=(command, when), name="build", daemon=True).start()
@@ -79,14 +85,16 @@ class Serving:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
         runner = self.pipeline.runner
         origin = runner.origin
+        aot = runner.mode == "aot"
         return Status(
             mode=runner.mode,
             source=origin.source,
             key=origin.key,
             size=origin.size,
             load_seconds=origin.seconds,
-            reason=None if runner.mode == "aot" else self._failure or origin.reason,
+            reason=None if aot else origin.reason,
             building=building,
+            failure=None if aot else self._failure,
         )
 
     def _open(self) -> Pipeline:
@@ -107,7 +115,8 @@ class Serving:
             self._failure = _failure(process.wait(), answer, "".join(said))
             if self._failure is None:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
-                self._failure = self.pipeline.runner.origin.reason
+                if self.pipeline.runner.mode != "aot":
+                    self._failure = "the new binary could not be used"
         except Exception as error:
             log.exception("the build could not be run")
             self._failure = f"the build could not be run ({type(error).__name__})"
@@ -122,9 +131,22 @@ class Serving:
             log.debug("build: %s", line.rstrip())
             if line.strip():
                 said.append(line.strip())
-            # Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
-            if line.strip() and not line.startswith((" ", "\t", "/")) and "Warning" not in line:
-                self._building = line.strip()[:200]
+            self._building = step_in(line) or self._building
+
+
+def step_in(line: str) -> str | None:
+    """The step that a line of the build's error channel tells of, at most 200 characters; None if it tells none.
+
+    Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
+    """
+    if line.startswith((" ", "\t", "/")) or "Warning" in line:
+        return None
+    return line.strip()[:200] or None
+
+
+def without_folders(text: str) -> str:
+    """The text with "/some/folder/name" as "…/name": which file it was, but not where it lies on this machine."""
+    return _FOLDERS.sub("…/", text)
 
 
 def _failure(status: int, answer: str, said: str) -> str | None:

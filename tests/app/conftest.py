@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,13 +19,14 @@ from typing import Any
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+PATIENCE = 120  # seconds until what should come is given up; no measure of how fast it ought to be
 LAPTOP = {"viewport": {"width": 1366, "height": 768}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
@@ -58,7 +60,7 @@ class App:
         return found
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """The first true value of `condition`; fails naming `what` when the time is up."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -68,12 +70,22 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float) -> Any:
     pytest.fail(f"{what}: not within {seconds:.0f} s")
 
 
+def free_port() -> int:
+    """A port that nobody uses, and that the kernel gives to no outgoing connection before the app is up."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    pytest.fail("no free port was found")
+
+
 def start_app(folder: Path, **environment: str) -> App:
-    """Starts the app with an empty cache and waits until its page answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mark = uuid.uuid4().hex
+    """Starts the app, with an empty cache unless ONEGRAPH_CACHE is given, and waits until its page answers."""
+    port, mark = free_port(), uuid.uuid4().hex
     (folder / "tmp").mkdir(parents=True)
     own = {
         "GRADIO_SERVER_PORT": str(port),
@@ -99,7 +111,7 @@ def start_app(folder: Path, **environment: str) -> App:
             return False
 
     try:
-        wait_for("the page answers", answers, 60)
+        wait_for("the page answers", answers)
     except BaseException:
         stop_app(app)
         raise
@@ -133,27 +145,28 @@ def app(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[App]:
 def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     assert path, "Chromium is not installed: apt-get install chromium"
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
 
 
+def visit(browser: Browser, url: str, **options: Any) -> Page:
+    """The app's page, filled by the server, in a browser context of its own with these options."""
+    page = browser.new_context(accept_downloads=True, **{**LAPTOP, **options}).new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(url)
+    page.wait_for_selector("#generate")
+    page.wait_for_selector(".badge")  # the page has heard from the server once
+    return page
+
+
 @pytest.fixture
 def open_page(app: App, browser: Browser) -> Iterator[Callable[..., Page]]:
     """open_page(path="", **options of a browser context) -> a page of the app in a context of its own."""
-    contexts = []
-
-    def open_one(path: str = "", **options: Any) -> Page:
-        contexts.append(browser.new_context(accept_downloads=True, **{**LAPTOP, **options}))
-        page = contexts[-1].new_page()
-        page.goto(app.url + path)
-        page.wait_for_selector("#generate")
-        page.wait_for_selector(".badge")  # the page has heard from the server once
-        return page
-
-    yield open_one
-    for context in contexts:
+    yield lambda path="", **options: visit(browser, app.url + path, **options)
+    for context in browser.contexts:
         context.close()
 
 

@@ -13,16 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from compile_cache.store import LocalStore
 from model import serving
+from model.pipeline import Request
 from model.runner import Origin
-from model.serving import Serving
+from model.serving import Serving, step_in, without_folders
+from tests.conftest import EMBEDDED
+from tests.fixtures.damage import DAMAGE, plant
 
 EAGER = SimpleNamespace(mode="eager", origin=Origin(reason="no binary for this machine yet"))
 AOT = SimpleNamespace(mode="aot", origin=Origin("local cache", "ab" * 32, 900_000, 0.04))
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "not within its time"
@@ -46,14 +51,21 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
     return make
 
 
-def test_switches_to_the_binary(served: Callable[..., Serving]) -> None:
+def test_switches_to_the_binary(served: Callable[..., Serving], tmp_path: Path) -> None:
     now = served(EAGER, AOT)
     before = now.pipeline
     assert now.status().facts() == {"Runs": "PyTorch, eager", "Why": "no binary for this machine yet"}
-    step = "import sys, time, warnings; print('exporting', file=sys.stderr); warnings.warn('x'); time.sleep(1); "
-    now.build_in_background(script(step + 'print(\'{"key": "k"}\')'))
+    seen = tmp_path / "seen"  # the build goes on when this is there
+    step = f"import os, sys, time; print('exporting', file=sys.stderr)\nwhile not os.path.exists({str(seen)!r}): "
+    now.build_in_background(script(step + 'time.sleep(0.01)\nprint(\'{"key": "k"}\')'))
     assert now.status().label == "eager, compiling …"
     until(lambda: now.status().building == "exporting")
+    assert now.status().facts() == {
+        "Runs": "PyTorch, eager",
+        "Why": "no binary for this machine yet",
+        "Build": "exporting",
+    }
+    seen.touch()
     until(lambda: now.status().building is None)
     assert before.runner is EAGER  # a request that runs keeps what it began with
     assert now.status().label == "AoT"
@@ -88,19 +100,82 @@ def test_a_failed_build_stays_eager_and_says_why(served: Callable[..., Serving],
     now.build_in_background(script(text))
     until(lambda: now.status().building is None)
     assert now.status().mode == "eager"
-    assert reason in now.status().facts()["Why"]
+    facts = now.status().facts()
+    assert facts["Build"].startswith("failed: ")
+    assert reason in facts["Build"]
+    assert facts["Why"] == EAGER.origin.reason  # why a build was needed is still told
+
+
+def test_a_new_binary_that_is_refused(served: Callable[..., Serving]) -> None:
+    now = served(EAGER, SimpleNamespace(mode="eager", origin=Origin(reason="its sha256 is wrong")))
+    now.build_in_background(script('print(\'{"key": "k"}\')'))
+    until(lambda: now.status().building is None)
+    assert now.status().facts() == {
+        "Runs": "PyTorch, eager",
+        "Why": "its sha256 is wrong",
+        "Build": "failed: the new binary could not be used",
+    }
 
 
 def test_a_command_that_is_not_there(served: Callable[..., Serving]) -> None:
     now = served(EAGER)
     now.build_in_background(["/nowhere/compile"])
     until(lambda: now.status().building is None)
-    assert "exit status" in now.status().reason
+    assert "exit status" in now.status().facts()["Build"]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_binary_is_never_loaded_and_eager_serves_with_the_reason(
+    cache: Path, built: Callable[[str], dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    key, reason = built("auto")["key"], DAMAGE[kind][1]
+    plant(cache, key, tmp_path / "store", kind)
+    loaded: list[tuple] = []
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", lambda *arguments: loaded.append(arguments))
+    monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path / "store"))
+    now = Serving(EMBEDDED)
+    assert now.status().mode == "eager"
+    assert reason in now.status().facts()["Why"]
+    assert [found for found, why in LocalStore().quarantined() if reason in why] == [key]
+    assert not loaded
+    assert [len(block.frames) for block in now.pipeline.stream(Request("a red circle", 7, 1, 128, 128))] == [9]
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("exporting generate\n", "exporting generate"),
+        ("x" * 300 + "\n", "x" * 200),
+        ("/some/file.py:1: UserWarning: old\n", None),
+        ("FutureWarning: old\n", None),
+        ("/some/file.py: a word\n", None),
+        ("  warnings.warn(old)\n", None),
+        ("\n", None),
+    ],
+)
+def test_the_step_of_a_build(line: str, step: str | None) -> None:
+    assert step_in(line) == step
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("looked for CXX=/opt/my-gcc/bin/g++, so", "looked for CXX=…/g++, so"),
+        ("the store /root/.cache/onegraph belongs to another user", "the store …/onegraph belongs to another user"),
+        ("/tmp/a/b.cpp:12:3: error (in '/tmp/c/')", "…/b.cpp:12:3: error (in '…/')"),
+        ("error:/tmp/a", "error:…/a"),
+        ("member 'p/../../evil.so' leads out", "member 'p/../../evil.so' leads out"),
+        ("https://huggingface.co/owner/name: 404", "https://huggingface.co/owner/name: 404"),
+        ("owner/name, and/or 1 / 2", "owner/name, and/or 1 / 2"),
+    ],
+)
+def test_visitors_are_not_told_where_files_lie(text: str, shown: str) -> None:
+    assert without_folders(text) == shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_leashed_command_and_its_children_end_with_the_parent(tmp_path: Path, number: signal.Signals) -> None:
-    child = "import time; open('grandchild', 'w').write(str(__import__('os').getpid())); time.sleep(600)"
+    child = "import time; print('running', flush=True); time.sleep(600)"
     command = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     parent = subprocess.Popen(
         script(
@@ -109,9 +184,8 @@ def test_a_leashed_command_and_its_children_end_with_the_parent(tmp_path: Path, 
         ),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(serving.__file__).parents[1])},
+        stdout=subprocess.PIPE,  # handed down to all of them: it ends when the last of them has ended
     )
-    file = tmp_path / "grandchild"
-    until(lambda: file.exists() and file.read_text())
+    assert parent.stdout.readline() == b"running\n"
     parent.send_signal(number)
-    parent.wait()
-    until(lambda: not Path(f"/proc/{file.read_text()}").exists())
+    parent.communicate(timeout=60)
