@@ -37,7 +37,8 @@ from .vae import decoder_caches
 from .weights import hardware_dtype, load_transformer, load_vae, read_tensors, untied
 
 # What defines the graph, and what defines the calls that its binary is proven with.
-GRAPH_SOURCES = ("config", "control", "generator", "noise", "reference", "schedule", "state", "transformer", "vae")
+GRAPH_SOURCES = ("config", "control", "generator", "noise", "reference", "schedule", "state", "transformer", "vae",
+                 "vae_layers")  # fmt: skip
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 # How far a binary may be from eager on the reference calls (relative L2, see compile_cache.eager). Measured with the
 # embedded model: 1.3e-2 in bfloat16, of which one rounding is up to 4e-3; 2e-5 in float32, where a few pixels round the

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .config import ModelConfig
-from .vae import CACHE_FRAMES, decoder_caches
+from .vae import decoder_caches
+from .vae_layers import CACHE_FRAMES
 
 
 @dataclass

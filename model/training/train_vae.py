@@ -22,7 +22,8 @@ from model.training.clips import render, render_with_mask
 from model.training.optim import Average, MuonAdamW
 from model.training.runlog import Run, add_run_arguments
 from model.training.world import sample_scene
-from model.vae import History, RmsNorm, WanVae, unpatchify
+from model.vae import WanVae, unpatchify
+from model.vae_layers import History, RmsNorm
 
 CONFIG = VaeConfig(
     base_dim=24,
