@@ -52,7 +52,13 @@ def serve(folder: Path, **environment: str) -> tuple[dict, dict]:
 
 
 def push(hub: FakeHub, cache: Path, key: str) -> None:
-    env = {**os.environ, "ONEGRAPH_CACHE": str(cache), "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+    env = {
+        **os.environ,
+        "ONEGRAPH_CACHE": str(cache),
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": TOKEN,
+        "HF_HUB_DISABLE_XET": "1",
+    }
     env.pop("HF_HUB_OFFLINE", None)
     command = [sys.executable, "-m", "compile_cache", "push", key, "--repo", REPO]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)

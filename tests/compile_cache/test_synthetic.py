@@ -73,7 +73,8 @@ def test_each_weight_has_its_own_and_they_depend_on_nothing_else():
         ((), 1.0),
         ((300, 400), 1 / 20),
         ((100, 16, 5, 5), 1 / 20),
-        ((2, 90, 25), 0.2),
+        ((2, 90, 25), 1.0),
+        ((90, 25, 3), 0.2),
     ],
 )
 def test_sizes_keep_activations_near_one(shape, size):
