@@ -16,11 +16,11 @@ from model.pipeline import Pipeline, Request
 
 PROMPTS = [
     "a big red heart bouncing in a meadow",
-    "a small yellow square orbiting at night",
+    "a small yellow star orbiting at night",
     "a medium blue square moving right in the snow",
     "a big pink heart swinging at sunset",
     "a medium green circle moving up in the desert",
-    "a big purple triangle standing still in the sky",
+    "a big purple ring standing still in the sky",
 ]
 COLUMNS = 8
 
