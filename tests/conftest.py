@@ -1,6 +1,8 @@
-"""What the tests share: one cache of compiled binaries for the whole run, filled once.
+"""What the tests share: one cache of compiled binaries for the whole run, filled once, and who runs what.
 
 A compiled graph takes minutes, so the run has one cache folder. ONEGRAPH_TEST_CACHE names one that outlives the run.
+Two processes share the tests (pytest-xdist): one takes those of the page, with one app between them, the other begins
+with the rest, file by file. `-n 0` runs everything in one process.
 """
 
 import json
@@ -16,11 +18,19 @@ ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "model" / "tiny"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share an expensive fixture stay in one process."""
+    for item in items:
+        folder, file = item.path.parent.name, item.path.stem
+        item.add_marker(pytest.mark.xdist_group(folder if folder == "app" else f"{folder}/{file}"))
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run's cache folder, private to it."""
+    """The run's cache folder, private to it and the same in all of its processes."""
     kept = os.environ.get("ONEGRAPH_TEST_CACHE")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("cache")
+    run = tmp_path_factory.getbasetemp()
+    folder = Path(kept) if kept else (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "cache"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
