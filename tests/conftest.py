@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "model" / "tiny"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share an expensive fixture stay in one process."""
     for item in items:
