@@ -13,17 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "model" / "tiny"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share an expensive fixture stay in one process."""
-    for item in items:
-        folder, file = item.path.parent.name, item.path.stem
-        item.add_marker(pytest.mark.xdist_group(folder if folder == "app" else f"{folder}/{file}"))
+class Shares(LoadScopeScheduling):
+    """Tests that share an expensive fixture stay in one process: those of the page, and those of one file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "app" if file.startswith("tests/app/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Shares:
+    return Shares(config, log)
 
 
 @pytest.fixture(scope="session")
