@@ -62,7 +62,7 @@ def blocks_of(request: Request) -> Iterator[Block | Served]:
     """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process."""
     pipeline = serving.pipeline
     yield from pipeline.stream(request)
-    yield Served(pipeline.runner.mode, pipeline.runner.origin.key, pipeline.runner.origin.source)
+    yield serving.served(pipeline)
 
 
 def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Request:
@@ -110,7 +110,7 @@ def generate(
     Returns:
         The mp4 file (H.264); its metadata holds the settings.
         The seed.
-        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source).
+        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason).
     """  # noqa: E501  (each entry is one line in the API page)
     request = checked(prompt, seed, blocks, size, steps)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
@@ -235,12 +235,13 @@ def line(text: str, done: float, more: str = "") -> str:
 
 
 def panel() -> tuple[str, str, str, gr.Timer]:
-    """The badge in the page's corner, the tables behind it, and the timer that stops asking once all is settled."""
+    """The badge in the page's corner, the tables of what runs and of its build, and the timer that stops asking once
+    all is settled."""
     now = serving.status()
     badge = f'<span class="badge {"busy" if now.building else now.mode}">{html.escape(now.label)}</span>'
     facts = table(now.facts() | {"Model": rollout.title or serving.folder.name})
-    key = table(now.key_fields() or {"Key": "no binary serves yet"})
-    return badge, facts, key, gr.Timer(active=now.building is not None)
+    build = table(now.build_facts()) + table(now.key_fields() or {"Key": "no binary serves"})
+    return badge, facts, build, gr.Timer(active=now.building is not None)
 
 
 def table(rows: dict[str, str]) -> str:
@@ -250,8 +251,8 @@ def table(rows: dict[str, str]) -> str:
 
 
 def status() -> dict:
-    """What serves requests: mode, the binary's source, key, size and build with every field of its key, what was
-    tried and why it was passed over, what is being built, and what became of publishing it.
+    """What serves requests: mode, the binary's source, key, size and build with every field of its key; what was
+    tried before and why it does not serve; what is being built, and what became of publishing it.
 
     Returns:
         JSON.
@@ -352,7 +353,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
             with gr.Accordion("What runs", open=False, elem_id="panel"):
                 facts = gr.HTML(elem_classes="rows")
             with gr.Accordion("Build", open=False, elem_id="build"):
-                build_key = gr.HTML(elem_classes="rows")
+                build = gr.HTML(elem_classes="rows")
     timer = gr.Timer(2)
 
     form = [prompt, seed, blocks, size, steps]
@@ -371,7 +372,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
     examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
     gr.on([page.load, blocks.change], length, blocks, blocks, **aside)
     upload.upload(from_file, upload, [prompt, seed, randomise, blocks, size, steps], **aside)
-    gr.on([page.load, timer.tick], panel, None, [badge, facts, build_key, timer], **aside)
+    gr.on([page.load, timer.tick], panel, None, [badge, facts, build, timer], **aside)
     page.load(from_link, None, [prompt, seed, randomise, blocks, size, steps], **aside)
     page.unload(leave)
     generate.__annotations__["return"] = tuple[dict, int, dict]  # gr.api knows no iterators: it is asked for each item

@@ -42,6 +42,8 @@ class Attempt:
     seconds: float
 
     def __str__(self) -> str:
+        if self.outcome == "miss":
+            return f"{self.source} has none"
         return f"{self.source}: {self.outcome}" + (f" ({self.reason})" if self.reason else "")
 
 

@@ -6,6 +6,7 @@ importing transformers takes longer than all the rest.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -51,7 +52,11 @@ MAX_ROOM = 4096  # blocks in one call
 
 
 class BinaryMissing(CompileCacheError):
-    """The compiled binary was asked for and no source has a usable one."""
+    """The compiled binary was asked for and no source has a usable one; `reason`: what each of them had."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"no compiled binary {key[:12]}: {reason}")
+        self.reason = reason
 
 
 class BinaryRunner:
@@ -67,6 +72,11 @@ class BinaryRunner:
 
     def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         return self._binary.run(entry_point, tensors)
+
+
+def why(error: CompileCacheError) -> str:
+    """Why there is no binary, without the key."""
+    return error.reason if isinstance(error, BinaryMissing) else str(error)
 
 
 def pick_dtype(name: str) -> torch.dtype:
@@ -95,7 +105,7 @@ def open_runner(
     except CompileCacheError as error:
         if mode == "aot":
             raise
-        return eager_runner(folder, config, kind, str(error))
+        return eager_runner(folder, config, kind, why(error))
 
 
 def build(
@@ -125,8 +135,9 @@ def build(
     ]
     fields = _fields([point.spec() for point in points], config, kind)
     calls = reference_calls(config, kind)
-    return produce(points, store, fields, calls, tolerance=TOLERANCES[kind], licence=config.rollout.licence,
-                   progress=progress)  # fmt: skip
+    publisher = os.environ.get("SPACE_ID", "")  # set in a Space: who built it, not a proof of that
+    return produce(points, store, fields, calls, tolerance=TOLERANCES[kind], publisher=publisher,
+                   licence=config.rollout.licence, progress=progress)  # fmt: skip
 
 
 def reference_calls(config: ModelConfig, dtype: torch.dtype) -> list[Call]:
@@ -211,9 +222,10 @@ def _open_binary(
     key = binary_key(config, dtype, tensors)
     binary, found = open_first(key, [LocalStore()] if sources is None else sources, tensors)
     if binary is None or found.entry is None:
-        raise BinaryMissing(f"no compiled binary {key[:12]}: {found.reason}")
+        raise BinaryMissing(key, found.reason)
     manifest, seconds = found.entry.manifest, time.perf_counter() - started
-    origin = Origin(found.entry.source, key, manifest.package.size, seconds, build=_told(manifest))
+    passed_over = "; ".join(str(attempt) for attempt in found.tried if attempt.outcome != "hit") or None
+    origin = Origin(found.entry.source, key, manifest.package.size, seconds, passed_over, _told(manifest))
     return BinaryRunner(binary, dtype, origin)
 
 

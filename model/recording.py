@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Served:
     mode: str  # "aot", "jit" or "eager"
     key: str | None = None  # of the binary
     source: str | None = None  # where the binary came from
+    reason: str | None = None  # why it was not a binary
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def record(
     finally:
         source.close()
     report |= {"frames": frames, "fps": fps, "digest": running.hexdigest(), "seconds": round(seconds, 3)}
-    report |= {"mode": served.mode, "key": served.key, "source": served.source} if served else {}
+    report |= asdict(served) if served else {}
     if halted:
         report["stop_reason"] = "stopped"
     yield Recording(path, seconds, report, None if served or halted else "".join(problems) or BROKE_OFF)

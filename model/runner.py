@@ -27,7 +27,7 @@ class Origin:
     key: str | None = None
     size: int | None = None  # bytes
     seconds: float | None = None  # to find, verify and load it
-    reason: str | None = None  # why there is no binary
+    reason: str | None = None  # why there is no binary, or what was passed over before this one
     build: Mapping[str, Any] = field(default_factory=dict)  # of the binary: when, by whom, sha256, the key's fields
 
 

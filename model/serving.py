@@ -9,89 +9,27 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from compile_cache.errors import CompileCacheError
+from compile_cache.compiler import find_compiler
+from compile_cache.errors import CompileCacheError, CompilerMissing
 from compile_cache.hub import HubStore
 from compile_cache.store import LocalStore
 
-from .binary import open_runner
+from .binary import open_runner, why
 from .leash import leashed
 from .pipeline import Pipeline
-from .recording import MODE_NAMES
+from .recording import Served
 from .sources import hub_source, local_source
+from .status import Status, without_folders
 
 log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parent.parent  # where `python -m model` is found
-_FOLDERS = re.compile(r"(?<![\w./])/(?=[^/\s])(?:[^\s/'\"`,;:()]+/)*")  # of an absolute path; not in a URL, a/b or ../a
-
-
-@dataclass(frozen=True)
-class Status:
-    """What serves requests at this moment, and why."""
-
-    mode: str  # "aot", "jit" or "eager"
-    source: str | None  # where the binary came from
-    key: str | None
-    size: int | None  # bytes of the binary
-    load_seconds: float | None
-    reason: str | None  # why no binary was found or could be used
-    building: str | None  # what is being done right now to get one, None when nothing is
-    failure: str | None  # why the last build gave no binary
-    published: str | None  # what became of offering a build to the Hub repository
-    build: Mapping[str, Any]  # of the binary: when, by whom, its sha256, the key's fields
-
-    @property
-    def label(self) -> str:
-        return MODE_NAMES.get(self.mode, self.mode) + (f", {_verb(self.building)} …" if self.building else "")
-
-    def facts(self) -> dict[str, str]:
-        """The same in words, for visitors: name -> value, only what applies; nothing of where files lie here."""
-        build = self.building or (self.failure and f"failed: {self.failure}")
-        rows = {
-            "Runs": "AoT binary of the whole graph" if self.mode == "aot" else f"PyTorch, {MODE_NAMES[self.mode]}",
-            "Why": self.reason and without_folders(self.reason),
-            "Build": build and without_folders(build),
-            "Binary from": self.source,
-            "Key": self.key,
-            "Size": self.size and f"{self.size / 1e6:.2f} MB",
-            "Loaded in": self.load_seconds and f"{1000 * self.load_seconds:.0f} ms",
-            "Built": self.build and built_words(self.build),
-            "Checked": self.build and f"sha256 {self.build['sha256']}, archive members, {_trial(self.build)}",
-            "Hub": self.published and without_folders(self.published),
-        }
-        return {name: value for name, value in rows.items() if value}
-
-    def key_fields(self) -> dict[str, str]:
-        """The fields of the binary's key, in words: dotted name -> value; entry points by their sizes."""
-        rows: dict[str, str] = {}
-        for name, value in self.build.get("fields", {}).items():
-            if name == "entry_points":
-                for entry in value:
-                    counts = f"{len(entry['inputs'])} inputs, {len(entry['constants'])} weights and tables"
-                    rows[f"entry point {entry['name']}"] = counts
-            elif isinstance(value, Mapping):
-                rows |= {f"{name}.{inner}": _short(item) for inner, item in value.items()}
-            else:
-                rows[name] = _short(value)
-        return rows
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs, JSON-able; nothing of where files lie here."""
-        words = {name: value and without_folders(value) for name, value in (
-            ("reason", self.reason), ("building", self.building), ("failure", self.failure),
-            ("published", self.published),
-        )}  # fmt: skip
-        return {**asdict(self), **words}
 
 
 class Serving:
@@ -101,8 +39,8 @@ class Serving:
         self.folder = folder.resolve()  # the build runs in another working directory
         self._building: str | None = None
         self._failure: str | None = None
-        self._passed_over: str | None = None  # what the Hub repository had to say
         self._published: str | None = None
+        self._tried: list[str] = []  # and why it does not serve
         self.pipeline = self._open()
 
     def prepare_in_background(self, command: list[str] | None = None, when: threading.Event | None = None) -> None:
@@ -130,15 +68,27 @@ class Serving:
             key=origin.key,
             size=origin.size,
             load_seconds=origin.seconds,
-            reason=None if aot else "; ".join(filter(None, (origin.reason, self._passed_over))),
+            reason=self._reason(),
             building=building,
             failure=None if aot else self._failure,
             published=self._published,
             build=origin.build,
         )
 
+    def served(self, pipeline: Pipeline) -> Served:
+        """What to say at the end of a request that this pipeline served."""
+        runner = pipeline.runner
+        reason = None if runner.mode == "aot" else self._reason()
+        return Served(runner.mode, runner.origin.key, runner.origin.source, reason and without_folders(reason))
+
+    def _reason(self) -> str | None:
+        return "; ".join(dict.fromkeys(self._tried)) or None
+
     def _open(self) -> Pipeline:
-        return Pipeline(self.folder, open_runner(self.folder, mode="auto", sources=[local_source()]))
+        runner = open_runner(self.folder, mode="auto", sources=[local_source()])
+        if runner.origin.reason:
+            self._tried.append(runner.origin.reason)
+        return Pipeline(self.folder, runner)
 
     def _prepare(self, command: list[str], when: threading.Event | None) -> None:
         if when is not None:
@@ -164,9 +114,11 @@ class Serving:
         try:
             runner = open_runner(self.folder, mode="aot", sources=[hub])
         except CompileCacheError as error:
-            self._passed_over = str(error)
+            self._tried.append(why(error))
             log.info("%s", error)
             return False
+        if runner.origin.reason:
+            self._tried.append(runner.origin.reason)
         self.pipeline = Pipeline(self.folder, runner)
         log.info("serving the binary of %s", runner.origin.source)
         return True
@@ -187,6 +139,7 @@ class Serving:
         begin = time.monotonic()
         self._say("starting")
         try:
+            find_compiler()  # before a process that would load the model first
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
             process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
             said: deque[str] = deque(maxlen=1)
@@ -199,6 +152,8 @@ class Serving:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
                 if self.pipeline.runner.mode != "aot":
                     self._failure = "the new binary could not be used"
+        except CompilerMissing as error:
+            self._failure = str(error)
         except Exception as error:
             log.exception("the build could not be run")
             self._failure = f"the build could not be run ({type(error).__name__})"
@@ -222,33 +177,6 @@ def step_in(line: str) -> str | None:
     if line.startswith((" ", "\t", "/")) or "Warning" in line:
         return None
     return line.strip()[:200] or None
-
-
-def built_words(build: Mapping[str, Any]) -> str:
-    """When, in what time, by whom and with what a binary was built."""
-    by = f" by {build['publisher']}" if build.get("publisher") else ""
-    return f"{build['built_at']}{by} in {build['build_seconds']:.0f} s with {build['compiler']}"
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:200]} …"
-
-
-def _trial(build: Mapping[str, Any]) -> str:
-    return "trial run" if build.get("reference") else "no trial run"
-
-
-def _verb(doing: str) -> str:
-    """Two words for a badge."""
-    return next(
-        (verb for verb in ("asking", "downloading", "trying", "publishing") if doing.startswith(verb)), "compiling"
-    )
-
-
-def without_folders(text: str) -> str:
-    """The text with "/some/folder/name" as "…/name": which file it was, but not where it lies on this machine."""
-    return _FOLDERS.sub("…/", text)
 
 
 def _failure(status: int, answer: str, said: str) -> str | None:

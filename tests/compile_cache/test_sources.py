@@ -64,7 +64,7 @@ def test_nothing_found():
     assert open_first("0" * 64, [], {})[1].reason == "no source to look in"
     binary, answer = open_first("0" * 64, [Scripted("one", None)], {})
     assert binary is answer.entry is None
-    assert answer.reason == "one: miss"
+    assert answer.reason == "one has none"
 
 
 def test_open_first_passes_over_what_does_not_load(toy, small):

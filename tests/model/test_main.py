@@ -73,7 +73,7 @@ def test_aot_without_a_binary_says_what_was_tried(folder: Path, tmp_path: Path, 
     monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path / "empty"))
     done = run("generate", "a red ball", "--model", folder, "--mode", "aot", "--size", "64x64", "--json")
     assert done.returncode == 1
-    assert "local cache: miss" in json.loads(done.stdout)["error"]
+    assert "local cache has none" in json.loads(done.stdout)["error"]
 
 
 def test_a_cache_that_cannot_be_written_is_said_before_compiling(folder: Path, monkeypatch) -> None:

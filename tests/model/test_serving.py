@@ -21,7 +21,8 @@ from model import serving
 from model.binary import BinaryMissing
 from model.pipeline import Request
 from model.runner import Origin
-from model.serving import Serving, step_in, without_folders
+from model.serving import Serving, step_in
+from model.status import without_folders
 from tests.conftest import EMBEDDED
 from tests.fixtures.damage import DAMAGE, plant
 
@@ -78,6 +79,7 @@ def test_switches_to_the_binary(served: Callable[..., Serving], tmp_path: Path) 
         "Size": "0.90 MB",
         "Loaded in": "40 ms",
     }
+    assert now.status().build_facts() == {"Tried before": "no binary for this machine yet"}
 
 
 def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> None:
@@ -114,7 +116,7 @@ def test_a_new_binary_that_is_refused(served: Callable[..., Serving]) -> None:
     until(lambda: now.status().building is None)
     assert now.status().facts() == {
         "Runs": "PyTorch, eager",
-        "Why": "its sha256 is wrong",
+        "Why": "no binary for this machine yet; its sha256 is wrong",
         "Build": "failed: the new binary could not be used",
     }
 
@@ -137,7 +139,7 @@ class Repository:
 
 
 def missing(folder: Path, mode: str, sources: list) -> SimpleNamespace:
-    raise BinaryMissing("Hub me/binaries: miss")
+    raise BinaryMissing("ab" * 32, "Hub me/binaries has none")
 
 
 def test_a_binary_from_the_hub_is_not_built(served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +169,7 @@ def test_a_new_build_is_offered_to_the_hub(
     now.prepare_in_background(script('print(\'{"key": "k"}\')'))
     until(lambda: now.status().building is None)
     assert now.status().mode == "aot"
-    assert now.status().facts()["Hub"] == now.status().as_dict()["published"] == told
+    assert now.status().build_facts()["Hub"] == now.status().as_dict()["published"] == told
     assert repository.offered == ([AOT.origin.key] if can_publish else [])
 
 
@@ -179,7 +181,7 @@ def test_what_the_hub_said_is_told_when_the_build_fails_too(
     monkeypatch.setattr(serving, "hub_source", lambda folder, progress: Repository(True))
     now.prepare_in_background(script("raise SystemExit(3)"))
     until(lambda: now.status().building is None)
-    assert now.status().facts()["Why"] == "no binary for this machine yet; Hub me/binaries: miss"
+    assert now.status().facts()["Why"] == "no binary for this machine yet; Hub me/binaries has none"
     assert now.status().facts()["Build"].startswith("failed: ")
 
 
