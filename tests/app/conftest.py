@@ -21,12 +21,16 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.fixtures.fake_hub import FakeHub
+
 ROOT = Path(__file__).parents[2]
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+BUILD_SECONDS = 3600  # until the background build is taken for hung
 PATIENCE = 120  # seconds until what should come is given up; no measure of how fast it ought to be
+REPO, TOKEN = "me/binaries", "hf_writer"
 LAPTOP = {"viewport": {"width": 1366, "height": 768}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
@@ -129,14 +133,35 @@ def stop_app(app: App) -> None:
         app.process.wait()
 
 
+def settled(app: App) -> dict:
+    """The app's status when it has stopped looking for a binary."""
+    client = app.client()
+
+    def look() -> dict | None:
+        now = client.predict(api_name="/status")
+        return now if now["building"] is None else None
+
+    return wait_for("nothing is fetched or built any more", look, BUILD_SECONDS)
+
+
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[App]:
-    """One app for all tests. Its cache begins empty: it serves eager first, and AoT once its build is done.
+def hub() -> Iterator[FakeHub]:
+    """The Hub that `app` publishes to, with its repository."""
+    with FakeHub(token=TOKEN) as hub:
+        hub.repos.create(REPO)
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory, cache: Path, hub: FakeHub) -> Iterator[App]:
+    """One app for all tests. Its cache begins empty: it serves eager first, builds, serves AoT and publishes.
 
     It fills the run's cache, so that later tests need not compile again, unless that has something in it already.
     """
     folder = tmp_path_factory.mktemp("app")
-    running = start_app(folder, ONEGRAPH_CACHE=str(folder / "cache" if any(cache.iterdir()) else cache))
+    store = folder / "cache" if any(cache.iterdir()) else cache
+    on_hub = {"COMPILE_CACHE_REPO": REPO, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+    running = start_app(folder, ONEGRAPH_CACHE=str(store), HF_TOKEN=TOKEN, HF_HUB_DISABLE_XET="1", **on_hub)
     yield running
     stop_app(running)
 
