@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import os
-import signal
 import subprocess
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from compile_cache import produce as produce_module
-from compile_cache import scratch
 from compile_cache.build import BuildFigures
 from compile_cache.compiler import find_compiler
 from compile_cache.entry import EntryPoint
 from compile_cache.errors import BuildFailed, SmokeFailed
 from compile_cache.produce import produce
-from compile_cache.proof import Call, Proof
-from compile_cache.store import LocalStore
+from compile_cache.proof import Call
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
 from tests.compile_cache.toys import Rollout, toy_entry_points
 
@@ -95,61 +88,3 @@ def test_wrong_results_never_get_into_the_store(toy, store, monkeypatch, kind, w
 def test_produce_takes_what_is_there(toy, monkeypatch):
     monkeypatch.setattr(produce_module, "build_package", lambda *a: pytest.fail("built again"))
     assert produce(toy.entry_points, toy.store, toy.entry.manifest.fields, toy.calls) == toy.entry
-
-
-# -- several builders, killed builders (the build and its proof are stand-ins here, the rest is real)
-
-
-def _stand_in(small, log: Path, seconds: float, kill: bool):
-    manifest, package = small
-
-    def build(entry_points, out_path, options, progress):
-        with log.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        with scratch.folder() as work:
-            (work / "half.so").write_bytes(b"half")
-            time.sleep(seconds)
-            if kill:
-                os.kill(os.getpid(), signal.SIGKILL)
-        out_path.write_bytes(package.read_bytes())
-        return BuildFigures(manifest.figures, manifest.bound, manifest.literals, "g++")
-
-    return build
-
-
-def _proven(package, manifest, calls, timeout) -> Proof:
-    return Proof("a" * 64, tuple(call.inputs for call in calls), tuple(call.inputs for call in calls))
-
-
-def _produce(root: Path, small, log: Path, seconds: float, kill: bool) -> None:
-    produce_module.build_package = _stand_in(small, log, seconds, kill)
-    produce_module.prove = _proven
-    entry = produce([IDENTITY], LocalStore(root), small[0].fields, CALLS)
-    assert (entry.key, entry.manifest.reference) == (small[0].key, "a" * 64)
-
-
-def test_four_builders_of_one_key_build_once(store, small, tmp_path):
-    log = tmp_path / "log"
-    children = [fork.Process(target=_produce, args=(store.root, small, log, 0.3, False)) for _ in range(4)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0] * 4
-    assert len(log.read_text().split()) == 1
-    assert store.find(small[0].key) is not None
-
-
-def test_a_builder_killed_while_building(store, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    log = tmp_path / "log"
-    child = fork.Process(target=_produce, args=(store.root, small, log, 0.0, True))
-    child.start()
-    child.join(60)
-    assert child.exitcode == -signal.SIGKILL
-    assert store.find(small[0].key) is None
-    assert list(tmp_path.glob(f"{scratch.PREFIX}-*"))
-    monkeypatch.setattr(produce_module, "build_package", _stand_in(small, log, 0.0, False))
-    monkeypatch.setattr(produce_module, "prove", _proven)
-    assert produce([IDENTITY], store, small[0].fields, CALLS).key == small[0].key
-    assert not list(tmp_path.glob(f"{scratch.PREFIX}-*"))  # what the dead one left is gone too

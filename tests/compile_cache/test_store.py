@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -11,13 +10,10 @@ import resource
 import shutil
 import signal
 import stat
-import time
 from pathlib import Path
 
 import pytest
 
-from compile_cache import files as files_module
-from compile_cache import owner
 from compile_cache import quarantine as quarantine_module
 from compile_cache.errors import PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
@@ -176,123 +172,6 @@ def test_odd_keys(store):
     for key in ("../../etc", "", "A" * 64, "0" * 63):
         with pytest.raises(StoreError, match="not a key"):
             store.find(key)
-
-
-# -- killed half-way
-
-
-def _kill(*_args, **_kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _half_then_kill(source, target, size):
-    target.write(source.read()[:50])
-    target.flush()
-    _kill()
-
-
-def _after(function, times: int = 1):
-    calls = []
-
-    def wrapped(*args, **kwargs):
-        result = function(*args, **kwargs)
-        calls.append(1)
-        if len(calls) == times:
-            _kill()
-        return result
-
-    return wrapped
-
-
-KILLS = {
-    "before the package": (files_module, "write_new", lambda: _kill),
-    "half of the package": (shutil, "copyfileobj", lambda: _half_then_kill),
-    "after the package": (files_module, "write_new", lambda: _after(files_module.write_new)),
-    "after the manifest": (files_module, "write_new", lambda: _after(files_module.write_new, 2)),
-    "before the rename": (os, "rename", lambda: _kill),
-    "after the rename": (os, "rename", lambda: _after(os.rename)),
-    "before the folder is synced": (files_module, "sync", lambda: _after(files_module.sync)),
-}
-
-
-def _put_and_die(root: Path, manifest, package: Path, point: str) -> None:
-    module, name, replacement = KILLS[point]
-    setattr(module, name, replacement())
-    LocalStore(root).put(manifest, package)
-
-
-@pytest.mark.parametrize("point", KILLS)
-def test_killed_while_storing(store, small, point):
-    manifest, package = small
-    child = fork.Process(target=_put_and_die, args=(store.root, manifest, package, point))
-    child.start()
-    child.join(30)
-    assert child.exitcode == -signal.SIGKILL
-    found = store.find(manifest.key)  # whole or not there, never half
-    assert found is None or found.package.read_bytes() == package.read_bytes()
-    assert (found is not None) == (point == "after the rename")
-    assert store.put(manifest, package).manifest == manifest
-    assert list((store.root / "incoming").iterdir()) == []
-    assert store.quarantined() == []
-
-
-def test_incoming_of_living_processes_is_left_alone(store, small):
-    manifest, package = small
-    store.put(manifest, package)
-    mine = store.root / "incoming" / f"{'a' * 64}-{owner.mark()}"
-    reused = store.root / "incoming" / f"{'a' * 64}-{owner.namespace()}-{os.getpid()}-1-{'0' * 16}"
-    elsewhere = store.root / "incoming" / f"{'a' * 64}-{'0' * 12}-{2**22 + 5}-1-{'0' * 16}"
-    stranger = store.root / "incoming" / "somebody's notes"
-    for folder in (mine, reused, elsewhere, stranger):
-        folder.mkdir()
-    store.remove(manifest.key)
-    store.put(manifest, package)
-    assert mine.exists()
-    assert stranger.exists()
-    assert elsewhere.exists()  # another container's; nobody here can say whether it still runs
-    assert not reused.exists()
-
-
-def _put_after(barrier, root: Path, manifest, package: Path) -> None:
-    barrier.wait(20)
-    LocalStore(root).put(manifest, package)
-
-
-def test_six_processes_put_the_same_key(store, small):
-    manifest, package = small
-    for _ in range(5):
-        barrier = fork.Barrier(6)
-        children = [fork.Process(target=_put_after, args=(barrier, store.root, manifest, package)) for _ in range(6)]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join(30)
-        assert [child.exitcode for child in children] == [0] * 6
-        assert store.entries() == [manifest.key]
-        assert store.find(manifest.key) is not None
-        assert list((store.root / "incoming").iterdir()) == []
-        assert store.quarantined() == []
-        store.remove(manifest.key)
-
-
-def _hold(root: Path, key: str, held) -> None:
-    with LocalStore(root).building(key):
-        held.set()
-        time.sleep(60)
-
-
-def test_one_builder_at_a_time_and_a_killed_one_frees_the_key(store):
-    key, held = "a" * 64, fork.Event()
-    child = fork.Process(target=_hold, args=(store.root, key, held))
-    child.start()
-    assert held.wait(20)
-    with (store.root / "locks" / key).open() as lock, pytest.raises(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with store.building("b" * 64):  # another key is free
-        pass
-    child.kill()
-    with store.building(key):
-        pass
 
 
 # -- no place
