@@ -25,7 +25,8 @@ from model.config import ConfigError
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
-from model.recording import Progress, Recording, Served, record
+from model.recording import Progress, Recording, Served, SourceFailed, record
+from model.remote import work
 from model.serving import Serving
 from model.video import read_settings
 
@@ -58,11 +59,10 @@ stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended
 
 
 @spaces.GPU
-def blocks_of(request: Request) -> Iterator[Block | Served]:
-    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process."""
-    pipeline = serving.pipeline
-    yield from pipeline.stream(request)
-    yield Served(pipeline.runner.mode, pipeline.runner.origin.key, pipeline.runner.origin.source)
+def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
+    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process, which may
+    be older than the binary that `key` names."""
+    yield from work(serving, request, key)
 
 
 def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Request:
@@ -77,10 +77,11 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
 def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
-        yield from record(blocks_of(request), request, rollout.fps, Path(folder), **options)
+        source = blocks_of(request, serving.pipeline.runner.origin.key)
+        yield from record(source, request, rollout.fps, Path(folder), **options)
     except gr.Error:  # the platform's own words: quota, time-out
         raise
-    except GenerationError as error:
+    except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:
         log.exception("a request failed")
@@ -110,15 +111,13 @@ def generate(
     Returns:
         The mp4 file (H.264); its metadata holds the settings.
         The seed.
-        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source).
+        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source). Where the video ended before its time: problem, in words.
     """  # noqa: E501  (each entry is one line in the API page)
     request = checked(prompt, seed, blocks, size, steps)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
         for part in recorded(request, folder):
             if isinstance(part, Progress):
                 yield None, request.seed, {"block": part.block, "blocks": part.blocks, "fps": round(part.fps, 1)}
-            elif part.problem:
-                raise gr.Error(part.problem, print_exception=False)
             else:
                 yield gr.FileData(path=str(part.path), orig_name=part.path.name).model_dump(), request.seed, part.report
 

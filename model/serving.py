@@ -119,6 +119,12 @@ class Serving:
         self._building = "starting"
         threading.Thread(target=self._prepare, args=(command, when), name="prepare", daemon=True).start()
 
+    def holding(self, key: str | None) -> Pipeline:
+        """The pipeline of the binary `key`; opened first where this process was forked before that was there."""
+        if key is not None and self.pipeline.runner.origin.key != key:
+            self.pipeline = self._open()
+        return self.pipeline
+
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
         runner = self.pipeline.runner
