@@ -25,6 +25,7 @@ from model.config import ConfigError
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
+from model.platform import plain_words
 from model.recording import Progress, Recording, Served, SourceFailed, record
 from model.remote import work
 from model.serving import Serving
@@ -44,6 +45,7 @@ EXAMPLES = [  # for the embedded model
 KNOWS = (
     "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
 )
+ON_ZERO = spaces.config.Config.zero_gpu
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
 try:
@@ -74,13 +76,23 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
         raise gr.Error(str(error), title="Please change this", print_exception=False) from None
 
 
+def plainly(source: Iterator[Block | Served]) -> Iterator[Block | Served]:
+    """The same; on ZeroGPU, where all that this process sees are the platform's errors, those in words for visitors."""
+    try:
+        yield from source
+    except Exception as error:
+        if not ON_ZERO:
+            raise
+        title, message = getattr(error, "title", type(error).__name__), getattr(error, "message", error)
+        log.warning("ZeroGPU: %s: %s", title, message)
+        raise SourceFailed(plain_words(title, str(message))) from error
+
+
 def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
         source = blocks_of(request, serving.pipeline.runner.origin.key)
-        yield from record(source, request, rollout.fps, Path(folder), **options)
-    except gr.Error:  # the platform's own words: quota, time-out
-        raise
+        yield from record(plainly(source), request, rollout.fps, Path(folder), **options)
     except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:

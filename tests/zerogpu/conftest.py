@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,13 @@ class Zero:
 
     app: App
     scheduler: FakeScheduler
+    clients: dict[str | None, Client] = field(default_factory=dict)
 
     def client(self, user: str | None = None) -> Client:
-        """A client; with the platform's identity token if a user is named."""
-        return self.app.client(headers={"X-IP-Token": token(user)} if user else {})
+        """This user's client, which sends the platform's identity token; None for one without."""
+        if user not in self.clients:
+            self.clients[user] = self.app.client(headers={"X-IP-Token": token(user)} if user else {})
+        return self.clients[user]
 
     def plan(self, kind: str, after: int) -> None:
         """Something goes wrong in the worker when it has sent that many blocks."""
