@@ -16,16 +16,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from model.config import ConfigError
+from model.duration import Durations
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
-from model.platform import plain_words
+from model.platform import ENDED, plain_words
 from model.recording import Progress, Recording, Served, SourceFailed, record
 from model.remote import work
 from model.serving import Serving
@@ -54,13 +56,26 @@ except ConfigError as error:
     sys.exit(f"The model in {MODEL} cannot be used: {error}")
 rollout = serving.pipeline.config.rollout
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
+durations = Durations(*rollout.sizes[0], rollout.steps)
 stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
 
 
 # ---------------------------------------------------------------------------------------------- one request
 
 
-@spaces.GPU
+def seconds_of(request: Request, key: str | None = None) -> int:
+    """What `blocks_of` will need, asked by the platform with the same arguments."""
+    return durations.estimate(request, serving.pipeline.runner.mode)
+
+
+def quota_of(seconds: int) -> int:
+    """What ZeroGPU charges for them: a whole GPU counts twice, half a one by the factor of its model."""
+    from spaces.zero import config, default_gpu_size
+
+    return round(seconds * (2 if default_gpu_size() == "xlarge" else config.get_config()["duration_factor"]))
+
+
+@spaces.GPU(duration=seconds_of)
 def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
     """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process, which may
     be older than the binary that `key` names."""
@@ -76,23 +91,32 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
         raise gr.Error(str(error), title="Please change this", print_exception=False) from None
 
 
-def plainly(source: Iterator[Block | Served]) -> Iterator[Block | Served]:
-    """The same; on ZeroGPU, where all that this process sees are the platform's errors, those in words for visitors."""
-    try:
-        yield from source
-    except Exception as error:
-        if not ON_ZERO:
-            raise
-        title, message = getattr(error, "title", type(error).__name__), getattr(error, "message", error)
-        log.warning("ZeroGPU: %s: %s", title, message)
-        raise SourceFailed(plain_words(title, str(message))) from error
+def lent(request: Request) -> Iterator[Block | Served]:
+    """The request's parts, from which later estimates learn. On ZeroGPU, where all that can fail in this process is
+    the platform, its errors are told in words for visitors."""
+    mode, made = serving.pipeline.runner.mode, 0
+    with closing(blocks_of(request, serving.pipeline.runner.origin.key)) as source:
+        try:
+            for part in source:
+                if isinstance(part, Block):
+                    made += 1
+                elif made and not part.problem:
+                    durations.learn(request, part, made)
+                yield part
+        except Exception as error:
+            if not ON_ZERO:
+                raise
+            title, message = getattr(error, "title", type(error).__name__), str(getattr(error, "message", error))
+            log.warning("ZeroGPU: %s: %s", title, message)
+            if (words := plain_words(title, message)) == ENDED:
+                durations.ran_out(mode)
+            raise SourceFailed(words) from error
 
 
 def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
-        source = blocks_of(request, serving.pipeline.runner.origin.key)
-        yield from record(plainly(source), request, rollout.fps, Path(folder), **options)
+        yield from record(lent(request), request, rollout.fps, Path(folder), **options)
     except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:
@@ -203,6 +227,11 @@ def end(visitor: gr.Request) -> tuple[gr.Button, gr.Button]:
     return gr.Button(visible=True), gr.Button(visible=False)
 
 
+def failed(visitor: gr.Request) -> tuple[gr.Button, gr.Button, str]:
+    """There is no video, and the reason was told: Generate is back."""
+    return *end(visitor), line("no video was made", 0)
+
+
 def from_file(path: str | None) -> tuple[Any, ...]:
     """Fills the form from the settings inside an mp4 made here."""
     if not path:
@@ -237,6 +266,15 @@ def length(blocks: int, **value: int) -> gr.Slider:
     """The length slider, saying what that many blocks are in seconds."""
     seconds = frames_in(blocks, serving.pipeline.config) / rollout.fps
     return gr.Slider(label=f"Length: {blocks} block{'s' * (blocks != 1)} = {seconds:.1f} s", **value)
+
+
+def cost(blocks: int, size: str, steps: int) -> str:
+    """What the video will cost a visitor on ZeroGPU, as HTML."""
+    try:
+        seconds = seconds_of(checked("a", 0, blocks, size, steps))
+    except gr.Error:
+        return ""  # will be said when it is asked for
+    return f"<small>Takes about {quota_of(seconds)} s of your GPU quota</small>"
 
 
 def line(text: str, done: float, more: str = "") -> str:
@@ -288,7 +326,7 @@ CSS = """
 #head > * { flex: 0 1 auto !important; width: auto; }
 #head h1 { display: inline; font-size: 1.3rem; letter-spacing: -.02em; margin-right: 12px; }
 #head small { font-size: .95rem; opacity: .65; }
-#knows small { opacity: .65; }
+#knows small, #cost small { opacity: .65; }
 .badge { display: inline-block; padding: 3px 12px; border-radius: 99px; font-size: .85rem; white-space: nowrap;
   background: var(--neutral-200); color: var(--neutral-800); }
 .badge::before { content: ""; display: inline-block; width: 8px; height: 8px; border-radius: 50%;
@@ -339,6 +377,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
             generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
+            price = gr.HTML(visible=ON_ZERO, elem_id="cost")
             stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
         with gr.Column(elem_id="play"):
             looks = {"show_label": False, "buttons": [], "interactive": False}
@@ -369,15 +408,20 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
     form = [prompt, seed, blocks, size, steps]
     hidden = {"api_visibility": "private", "show_progress": "hidden"}
     aside = {"concurrency_limit": None, **hidden}  # waits for nobody
-    gr.on(
+    video = gr.on(
         [generate_button.click, prompt.submit],
         begin,
         [prompt, seed, randomise, blocks, size, steps],
         [seed, generate_button, stop_button, download, status_line],
         **aside,
-    ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden).then(
-        end, None, [generate_button, stop_button], **aside
-    )
+    ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden)
+    ended = video.then(end, None, [generate_button, stop_button], **aside)
+    # Gradio 6.31 promises that `then` follows a failure too, and does not keep it.
+    video.failure(failed, None, [generate_button, stop_button, status_line], **aside)
+    if ON_ZERO:
+        settings = [blocks, size, steps]
+        gr.on([page.load, blocks.change, size.change, steps.change], cost, settings, price, **aside)
+        ended.then(cost, settings, price, **aside)
     stop_button.click(stop, None, stop_button, **aside)
     examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
     gr.on([page.load, blocks.change], length, blocks, blocks, **aside)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from gradio_client.exceptions import AppError
 
-from model.platform import BUSY, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
+from model.platform import BUSY, ENDED, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
+from tests.app.test_clients import call_npm
 from tests.fixtures.zerogpu.plans import FREE, PRO, Plan, Quota, Status, Wait
 from tests.zerogpu.conftest import Zero
 
@@ -59,3 +62,12 @@ def test_a_queue_is_no_failure(zero: Zero, case: str) -> None:
     _, _, report = zero.client("ada").predict("a red circle", 7, 1, api_name="/generate")
     assert report["frames"] == 9
     assert "problem" not in report
+
+
+def test_the_npm_client_reads_it_too(zero: Zero, npm_client: Path) -> None:
+    zero.scheduler.plan(Status(503))
+    assert BUSY in call_npm(npm_client, zero.app, prompt="a red circle", blocks=1)["error"]
+    zero.plan("kill", 1)
+    answer = call_npm(npm_client, zero.app, prompt="a red circle", blocks=2)
+    assert answer["report"]["problem"] == ENDED
+    assert answer["report"]["frames"] == 9
