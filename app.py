@@ -6,17 +6,21 @@ Everything that is not about Gradio, spaces or words for visitors lives in model
 
 from __future__ import annotations
 
-import spaces  # isort: skip  (before torch: on ZeroGPU it has to patch it)
+import os
+
+if os.environ.get("SPACES_ZERO_GPU"):
+    import torch._dynamo  # noqa: F401  (before spaces: it keeps the torch.device that it finds, and spaces patches that)
+import spaces  # isort: skip  (before everything else that imports torch: on ZeroGPU it has to patch it)
 
 import html
 import inspect
 import logging
-import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
 from model.platform import ENDED, plain_words
 from model.recording import Progress, Recording, Served, SourceFailed, record
-from model.remote import work
+from model.remote import built, work
 from model.serving import Serving
 from model.video import read_settings
 
@@ -82,6 +86,40 @@ def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
     yield from work(serving, request, key)
 
 
+@spaces.GPU(duration=1500)
+def built_on_gpu() -> dict[str, Any]:
+    """Compiles the graph in a GPU worker; see `built`. The platform grants that many seconds until the page is up."""
+    if ON_ZERO:
+        mend_torch()
+    return built(serving.folder)
+
+
+def mend_torch() -> None:
+    """In a worker, spaces 0.51.3 leaves one function of torch.cuda under two names; torch.export refuses that."""
+    import torch
+    from spaces.zero.torch import patching
+
+    torch.cuda._maybe_exchange_device = patching._cuda_maybe_exchange_device
+
+
+def build_on_gpu() -> str | None:
+    """Why that failed, None if it did not. Its worker, grown by the compiler, is sent away."""
+    try:
+        figures = built_on_gpu()
+    except Exception as error:
+        return "the GPU task for it failed: {}: {}".format(*told(error))
+    log.info("built on a GPU: %s", figures)
+    if figures["process"] != os.getpid():
+        with suppress(ProcessLookupError):
+            os.kill(figures["process"], signal.SIGTERM)
+    return figures.get("error")
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """Title and text of an error that the platform raised."""
+    return getattr(error, "title", type(error).__name__), str(getattr(error, "message", error))
+
+
 def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Request:
     """A request that can be served. Raises gr.Error in words for a visitor."""
     try:
@@ -106,9 +144,8 @@ def lent(request: Request) -> Iterator[Block | Served]:
         except Exception as error:
             if not ON_ZERO:
                 raise
-            title, message = getattr(error, "title", type(error).__name__), str(getattr(error, "message", error))
-            log.warning("ZeroGPU: %s: %s", title, message)
-            if (words := plain_words(title, message)) == ENDED:
+            log.warning("ZeroGPU: %s: %s", *told(error))
+            if (words := plain_words(*told(error))) == ENDED:
                 durations.ran_out(mode)
             raise SourceFailed(words) from error
 
@@ -437,7 +474,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     page_is_up = threading.Event()
-    serving.prepare_in_background(when=page_is_up)  # both want the processor
+    if ON_ZERO:
+        serving.prepare(build_on_gpu)  # workers are forked from what this process is then
+    else:
+        serving.prepare_in_background(when=page_is_up)  # both want the processor
     page.queue(max_size=64).launch(
         theme=THEME,
         css=CSS,

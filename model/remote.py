@@ -6,9 +6,15 @@ so what visitors should read of them is sent as a value. Knows nothing of who fo
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+from compile_cache.errors import CompileCacheError
+
+from .binary import build
 from .pipeline import Block, GenerationError, Request
 from .recording import Served
 from .serving import Serving
@@ -27,4 +33,22 @@ def work(serving: Serving, request: Request, key: str | None) -> Iterator[Block 
     except GenerationError as error:
         problem = str(error)
     origin = pipeline.runner.origin
-    yield Served(pipeline.runner.mode, origin.key, origin.source, problem, last or 0.0, first or 0.0)
+    ran = {"mode": pipeline.runner.mode, "key": origin.key, "source": origin.source}
+    yield Served(**ran, problem=problem, seconds=last or 0.0, first_seconds=first or 0.0)
+
+
+def built(folder: Path) -> dict[str, Any]:
+    """Compiles the graph of the model in `folder` into the store, which the parent shares. Returns the process, the
+    binary's key, size and path, and the seconds it took; or the process and the error."""
+    began = time.perf_counter()
+    try:
+        entry = build(folder)
+    except CompileCacheError as error:
+        return {"process": os.getpid(), "error": str(error)}
+    return {
+        "process": os.getpid(),
+        "key": entry.key,
+        "bytes": entry.manifest.package.size,
+        "package": str(entry.package),
+        "seconds": round(time.perf_counter() - began, 1),
+    }

@@ -83,7 +83,9 @@ def free_port() -> int:
     pytest.fail("no free port was found")
 
 
-def start_app(folder: Path, program: Sequence[str] = ("app.py",), **environment: str) -> App:
+def start_app(
+    folder: Path, program: Sequence[str] = ("app.py",), patience: float = PATIENCE, **environment: str
+) -> App:
     """Starts the app, with an empty cache unless ONEGRAPH_CACHE is given, and waits until its page answers.
 
     program: what Python runs, for an app that is started by something else.
@@ -114,7 +116,7 @@ def start_app(folder: Path, program: Sequence[str] = ("app.py",), **environment:
             return False
 
     try:
-        wait_for("the page answers", answers)
+        wait_for("the page answers", answers, patience)
     except BaseException:
         stop_app(app)
         raise

@@ -53,7 +53,7 @@ def token(user: str) -> str:
 
 
 def start_zero(folder: Path, scheduler: FakeScheduler, **environment: Any) -> Zero:
-    """Starts app.py in ZeroGPU mode; its home is a folder of its own."""
+    """Starts app.py in ZeroGPU mode; its home is a folder of its own. Mischief may be planned there already."""
     (folder / "home").mkdir(parents=True)
     app = start_app(
         folder,

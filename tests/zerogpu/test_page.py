@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from model.platform import BUSY, ENDED
 from tests.app.conftest import visit
-from tests.app.test_page import download, finished
+from tests.app.test_page import LONG, download, finished, start_long
 from tests.fixtures.zerogpu.plans import Status
 from tests.zerogpu.conftest import Zero
 from tests.zerogpu.test_workers import frames_of
@@ -57,3 +57,15 @@ def test_a_refusal_and_a_dead_worker_are_told(zero: Zero, open_page: Callable[..
     expect(page.locator("#generate")).to_be_visible()
     page.click("#generate")
     expect(page.locator("#status")).to_contain_text("2.8 s")  # all four blocks
+
+
+def test_stop_gives_the_gpu_back_and_keeps_the_video(
+    zero: Zero, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page(LONG)
+    start_long(page)
+    page.click("#stop")
+    assert "stopped" in finished(page)
+    assert 9 <= frames_of(str(download(page, tmp_path))) < 477
+    zero.settled()
+    assert [grant.failed for grant in zero.scheduler.grants] == [False]

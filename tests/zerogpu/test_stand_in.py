@@ -14,7 +14,8 @@ from tests.fixtures.zerogpu.scheduler import FakeScheduler
 SCRIPT = """
 import json, os, pathlib, sys
 from tests.fixtures.zerogpu import shims
-spaces = shims.install(sys.argv[1], pathlib.Path(sys.argv[2]))
+shims.install(sys.argv[1], pathlib.Path(sys.argv[2]), cuda_is_cpu=True)
+import spaces
 import torch
 weight = torch.nn.Linear(4, 4).to("cuda")
 emulated = str(weight.weight.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import random
 from typing import Any
 
 import imageio_ffmpeg
@@ -76,10 +76,18 @@ def test_cancelling_ends_the_task_and_keeps_the_worker(zero: Zero, after: int) -
     assert zero.scheduler.workers() == [grant.pid, grant.pid]
 
 
-def test_no_file_is_left_behind(zero: Zero) -> None:
-    for kind in ENDS:
-        zero.plan(kind, 1)
-        generate(zero)
-    next_one_works(zero)
-    left = [path.name for path in Path(zero.app.folder / "tmp").iterdir()]
+def test_thirty_requests_of_which_a_third_fails_leave_nothing_behind(zero: Zero) -> None:
+    draw = random.Random(1)
+    failing = set(draw.sample(range(30), 10))
+    for index in range(30):
+        zero.clear()
+        if index in failing:
+            zero.plan(draw.choice(list(ENDS)), draw.choice([1, 2]))
+        _, _, report = generate(zero, 2)
+        assert ("problem" in report) == (index in failing)
+    zero.settled()
+    assert len(zero.scheduler.grants) == 30
+    living = set(zero.app.family()) - {zero.app.process.pid}
+    assert len(living) == 1, "one worker is kept warm, all others are gone"
+    left = [path.name for path in (zero.app.folder / "tmp").iterdir()]
     assert [name for name in left if "onegraph" in name or "aotinductor" in name] == []
