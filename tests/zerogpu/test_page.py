@@ -69,3 +69,15 @@ def test_stop_gives_the_gpu_back_and_keeps_the_video(
     assert 9 <= frames_of(str(download(page, tmp_path))) < 477
     zero.settled()
     assert [grant.failed for grant in zero.scheduler.grants] == [False]
+
+
+def test_a_closed_page_gives_the_gpu_back(zero: Zero, open_page: Callable[..., Page]) -> None:
+    page = open_page(LONG)
+    start_long(page)
+    (grant,) = zero.scheduler.grants
+    page.context.close()
+    zero.settled()
+    assert not grant.failed
+    _, _, report = zero.client().predict("a red circle", 7, 1, api_name="/generate")
+    assert report["frames"] == 9
+    assert zero.scheduler.workers() == [grant.pid, grant.pid]

@@ -76,6 +76,14 @@ def test_cancelling_ends_the_task_and_keeps_the_worker(zero: Zero, after: int) -
     assert zero.scheduler.workers() == [grant.pid, grant.pid]
 
 
+def test_a_grant_that_cannot_be_given_back_costs_no_video(zero: Zero) -> None:
+    zero.scheduler.release_status = 500
+    _, _, report = generate(zero)
+    assert (report["frames"], "problem" in report) == (9 + 12 * (BLOCKS - 1), False)
+    zero.scheduler.release_status = 200
+    next_one_works(zero)
+
+
 def test_thirty_requests_of_which_a_third_fails_leave_nothing_behind(zero: Zero) -> None:
     draw = random.Random(1)
     failing = set(draw.sample(range(30), 10))
