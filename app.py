@@ -6,26 +6,34 @@ Everything that is not about Gradio, spaces or words for visitors lives in model
 
 from __future__ import annotations
 
-import spaces  # isort: skip  (before torch: on ZeroGPU it has to patch it)
+import os
+
+if os.environ.get("SPACES_ZERO_GPU"):
+    import torch._dynamo  # noqa: F401  (before spaces: it keeps the torch.device that it finds, and spaces patches that)
+import spaces  # isort: skip  (before everything else that imports torch: on ZeroGPU it has to patch it)
 
 import html
 import inspect
 import logging
-import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from model.config import ConfigError
+from model.duration import Durations
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
-from model.recording import Progress, Recording, Served, record
+from model.platform import ENDED, plain_words
+from model.recording import Progress, Recording, Served, SourceFailed, record
+from model.remote import built, work
 from model.serving import Serving
 from model.video import read_settings
 
@@ -43,6 +51,7 @@ EXAMPLES = [  # for the embedded model
 KNOWS = (
     "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
 )
+ON_ZERO = spaces.config.Config.zero_gpu
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
 try:
@@ -51,18 +60,64 @@ except ConfigError as error:
     sys.exit(f"The model in {MODEL} cannot be used: {error}")
 rollout = serving.pipeline.config.rollout
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
+durations = Durations(*rollout.sizes[0], rollout.steps)
 stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
 
 
 # ---------------------------------------------------------------------------------------------- one request
 
 
-@spaces.GPU
-def blocks_of(request: Request) -> Iterator[Block | Served]:
-    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process."""
-    pipeline = serving.pipeline
-    yield from pipeline.stream(request)
-    yield serving.served(pipeline)
+def seconds_of(request: Request, key: str | None = None) -> int:
+    """What `blocks_of` will need, asked by the platform with the same arguments."""
+    return durations.estimate(request, serving.pipeline.runner.mode)
+
+
+def quota_of(seconds: int) -> int:
+    """What ZeroGPU charges for them: a whole GPU counts twice, half a one by the factor of its model."""
+    from spaces.zero import config, default_gpu_size
+
+    return round(seconds * (2 if default_gpu_size() == "xlarge" else config.get_config()["duration_factor"]))
+
+
+@spaces.GPU(duration=seconds_of)
+def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
+    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process, which may
+    be older than the binary that `key` names."""
+    yield from work(serving, request, key)
+
+
+@spaces.GPU(duration=1500)
+def built_on_gpu() -> dict[str, Any]:
+    """Compiles the graph in a GPU worker; see `built`. The platform grants that many seconds until the page is up."""
+    if ON_ZERO:
+        mend_torch()
+    return built(serving.folder)
+
+
+def mend_torch() -> None:
+    """In a worker, spaces 0.51.3 leaves one function of torch.cuda under two names; torch.export refuses that."""
+    import torch
+    from spaces.zero.torch import patching
+
+    torch.cuda._maybe_exchange_device = patching._cuda_maybe_exchange_device
+
+
+def build_on_gpu() -> str | None:
+    """Why that failed, None if it did not. Its worker, grown by the compiler, is sent away."""
+    try:
+        figures = built_on_gpu()
+    except Exception as error:
+        return "the GPU task for it failed: {}: {}".format(*told(error))
+    log.info("built on a GPU: %s", figures)
+    if figures["process"] != os.getpid():
+        with suppress(ProcessLookupError):
+            os.kill(figures["process"], signal.SIGTERM)
+    return figures.get("error")
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """Title and text of an error that the platform raised."""
+    return getattr(error, "title", type(error).__name__), str(getattr(error, "message", error))
 
 
 def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Request:
@@ -74,13 +129,32 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
         raise gr.Error(str(error), title="Please change this", print_exception=False) from None
 
 
+def lent(request: Request) -> Iterator[Block | Served]:
+    """The request's parts, from which later estimates learn. On ZeroGPU, where all that can fail in this process is
+    the platform, its errors are told in words for visitors."""
+    mode, made = serving.pipeline.runner.mode, 0
+    with closing(blocks_of(request, serving.pipeline.runner.origin.key)) as source:
+        try:
+            for part in source:
+                if isinstance(part, Block):
+                    made += 1
+                elif made and not part.problem:
+                    durations.learn(request, part, made)
+                yield part
+        except Exception as error:
+            if not ON_ZERO:
+                raise
+            log.warning("ZeroGPU: %s: %s", *told(error))
+            if (words := plain_words(*told(error))) == ENDED:
+                durations.ran_out(mode)
+            raise SourceFailed(words) from error
+
+
 def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
-        yield from record(blocks_of(request), request, rollout.fps, Path(folder), **options)
-    except gr.Error:  # the platform's own words: quota, time-out
-        raise
-    except GenerationError as error:
+        yield from record(lent(request), request, rollout.fps, Path(folder), **options)
+    except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:
         log.exception("a request failed")
@@ -110,15 +184,13 @@ def generate(
     Returns:
         The mp4 file (H.264); its metadata holds the settings.
         The seed.
-        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason).
+        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason). Where the video ended before its time: problem, in words.
     """  # noqa: E501  (each entry is one line in the API page)
     request = checked(prompt, seed, blocks, size, steps)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
         for part in recorded(request, folder):
             if isinstance(part, Progress):
                 yield None, request.seed, {"block": part.block, "blocks": part.blocks, "fps": round(part.fps, 1)}
-            elif part.problem:
-                raise gr.Error(part.problem, print_exception=False)
             else:
                 yield gr.FileData(path=str(part.path), orig_name=part.path.name).model_dump(), request.seed, part.report
 
@@ -192,6 +264,11 @@ def end(visitor: gr.Request) -> tuple[gr.Button, gr.Button]:
     return gr.Button(visible=True), gr.Button(visible=False)
 
 
+def failed(visitor: gr.Request) -> tuple[gr.Button, gr.Button, str]:
+    """There is no video, and the reason was told: Generate is back."""
+    return *end(visitor), line("no video was made", 0)
+
+
 def from_file(path: str | None) -> tuple[Any, ...]:
     """Fills the form from the settings inside an mp4 made here."""
     if not path:
@@ -226,6 +303,15 @@ def length(blocks: int, **value: int) -> gr.Slider:
     """The length slider, saying what that many blocks are in seconds."""
     seconds = frames_in(blocks, serving.pipeline.config) / rollout.fps
     return gr.Slider(label=f"Length: {blocks} block{'s' * (blocks != 1)} = {seconds:.1f} s", **value)
+
+
+def cost(blocks: int, size: str, steps: int) -> str:
+    """What the video will cost a visitor on ZeroGPU, as HTML."""
+    try:
+        seconds = seconds_of(checked("a", 0, blocks, size, steps))
+    except gr.Error:
+        return ""  # will be said when it is asked for
+    return f"<small>Takes about {quota_of(seconds)} s of your GPU quota</small>"
 
 
 def line(text: str, done: float, more: str = "") -> str:
@@ -278,7 +364,7 @@ CSS = """
 #head > * { flex: 0 1 auto !important; width: auto; }
 #head h1 { display: inline; font-size: 1.3rem; letter-spacing: -.02em; margin-right: 12px; }
 #head small { font-size: .95rem; opacity: .65; }
-#knows small { opacity: .65; }
+#knows small, #cost small { opacity: .65; }
 .badge { display: inline-block; padding: 3px 12px; border-radius: 99px; font-size: .85rem; white-space: nowrap;
   background: var(--neutral-200); color: var(--neutral-800); }
 .badge::before { content: ""; display: inline-block; width: 8px; height: 8px; border-radius: 50%;
@@ -329,6 +415,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
             generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
+            price = gr.HTML(visible=ON_ZERO, elem_id="cost")
             stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
         with gr.Column(elem_id="play"):
             looks = {"show_label": False, "buttons": [], "interactive": False}
@@ -359,15 +446,20 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
     form = [prompt, seed, blocks, size, steps]
     hidden = {"api_visibility": "private", "show_progress": "hidden"}
     aside = {"concurrency_limit": None, **hidden}  # waits for nobody
-    gr.on(
+    video = gr.on(
         [generate_button.click, prompt.submit],
         begin,
         [prompt, seed, randomise, blocks, size, steps],
         [seed, generate_button, stop_button, download, status_line],
         **aside,
-    ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden).then(
-        end, None, [generate_button, stop_button], **aside
-    )
+    ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden)
+    ended = video.then(end, None, [generate_button, stop_button], **aside)
+    # Gradio 6.31 promises that `then` follows a failure too, and does not keep it.
+    video.failure(failed, None, [generate_button, stop_button, status_line], **aside)
+    if ON_ZERO:
+        settings = [blocks, size, steps]
+        gr.on([page.load, blocks.change, size.change, steps.change], cost, settings, price, **aside)
+        ended.then(cost, settings, price, **aside)
     stop_button.click(stop, None, stop_button, **aside)
     examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
     gr.on([page.load, blocks.change], length, blocks, blocks, **aside)
@@ -383,7 +475,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     page_is_up = threading.Event()
-    serving.prepare_in_background(when=page_is_up)  # both want the processor
+    if ON_ZERO:
+        serving.prepare(build_on_gpu)  # workers are forked from what this process is then
+    else:
+        serving.prepare_in_background(when=page_is_up)  # both want the processor
     page.queue(max_size=64).launch(
         theme=THEME,
         css=CSS,

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,12 @@ log = logging.getLogger(__name__)
 BROKE_OFF = "The generator broke off. What it had made until then is kept; please try again."
 
 MODE_NAMES = {"aot": "AoT", "jit": "JIT", "eager": "eager"}
+NOTHING = "The generator ended before its first block. Please try again."
 _ENDINGS = {"stopped": "stopped", "still": "came to rest"}
+
+
+class SourceFailed(RuntimeError):
+    """The source of blocks failed; the text is for visitors: what happened and what to do."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,9 @@ class Served:
     key: str | None = None  # of the binary
     source: str | None = None  # where the binary came from
     reason: str | None = None  # why it was not a binary
+    problem: str | None = None  # for the visitor, if the generator ended the video before what was asked for
+    seconds: float = 0.0  # that whoever made the blocks took, to the last one
+    first_seconds: float = 0.0  # to the first one
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,8 @@ def record(
         stopped: asked after each block; True ends the video there, as a complete short one.
         chunks: whether to encode MPEG-TS chunks.
 
-    Raises whatever `source` raises before its first block; its later failures are told in Recording.problem. Raises
-    VideoError where ffmpeg fails, at any time.
+    Raises whatever `source` raises before its first block, SourceFailed where it ends without one; its later failures
+    are told in Recording.problem. Raises VideoError where ffmpeg fails, at any time.
     """
     path = Path(folder) / file_name(request)
     encoder = TsEncoder(fps, request.height, request.width) if chunks else None
@@ -105,7 +113,9 @@ def record(
         if stopped():
             yield Recording(None, 0.0, report | {"frames": 0, "stop_reason": "stopped"}, None)
             return
-        first = next(source)  # outside the writer: without a first block there is no file to keep
+        first = next(source, None)  # outside the writer: without a first block there is no file to keep
+        if not isinstance(first, Block):
+            raise SourceFailed((first and first.problem) or NOTHING)
         with Mp4Writer(path, fps, settings_of(request)) as writer:
             for part in _until_broken(first, source, problems):
                 if isinstance(part, Served):
@@ -122,20 +132,19 @@ def record(
     finally:
         source.close()
     report |= {"frames": frames, "fps": fps, "digest": running.hexdigest(), "seconds": round(seconds, 3)}
-    report |= asdict(served) if served else {}
+    report |= {name: getattr(served, name) for name in ("mode", "key", "source", "reason")} if served else {}
     if halted:
         report["stop_reason"] = "stopped"
-    yield Recording(path, seconds, report, None if served or halted else "".join(problems) or BROKE_OFF)
+    problem = served.problem if served else None if halted else "".join(problems) or BROKE_OFF
+    yield Recording(path, seconds, report | ({"problem": problem} if problem else {}), problem)
 
 
-def _until_broken(
-    first: Block | Served, source: Iterator[Block | Served], problems: list[str]
-) -> Iterator[Block | Served]:
+def _until_broken(first: Block, source: Iterator[Block | Served], problems: list[str]) -> Iterator[Block | Served]:
     """All parts; a failure after the first is logged and ends them, so that what was made can be kept."""
     yield first
     try:
         yield from source
-    except GenerationError as error:  # in words for visitors already
+    except (GenerationError, SourceFailed) as error:  # in words for visitors already
         problems.append(str(error))
     except Exception:
         log.exception("the source of blocks broke off")

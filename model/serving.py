@@ -1,8 +1,9 @@
 """Which pipeline serves requests now: a cached binary if there is one, else eager until one is fetched or built.
 
-Both happen beside the requests: first the Hub repository that the owner named is asked, then a build runs in a
-process of its own, which does not outlive this one, and is offered to that repository. New requests get the new
-binary, running ones end on what they began with. Nothing here knows of pages or visitors.
+Both happen beside the requests or before them: first the Hub repository that the owner named is asked, then a build
+runs, in a process of its own which does not outlive this one, or as the caller says, and is offered to that
+repository. New requests get the new binary, running ones end on what they began with. Nothing here knows of pages or
+visitors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compile_cache.compiler import find_compiler
@@ -29,6 +31,8 @@ from .sources import hub_source, local_source
 from .status import Status, without_folders
 
 log = logging.getLogger(__name__)
+# How to build: a command line that prints one line of JSON in the end; or what builds and returns why it failed.
+Build = Sequence[str] | Callable[[], str | None]
 _ROOT = Path(__file__).parent.parent  # where `python -m model` is found
 
 
@@ -43,19 +47,25 @@ class Serving:
         self._tried: list[str] = []  # and why it does not serve
         self.pipeline = self._open()
 
-    def prepare_in_background(self, command: list[str] | None = None, when: threading.Event | None = None) -> None:
+    def prepare_in_background(self, build: Build | None = None, when: threading.Event | None = None) -> None:
         """Gets a binary if none is loaded: from the Hub repository, else by a build. Returns at once.
 
-        command: builds, and prints one line of JSON in the end; by default that of `python -m model compile`.
+        build: by default the command line of `python -m model compile`.
         when: it is announced now and begins when this is set.
         """
-        runner = self.pipeline.runner
-        if runner.mode == "aot":
-            return
-        log.info("serving %s until a binary is built: %s", runner.mode, runner.origin.reason)
-        command = command or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"]
-        self._building = "starting"
-        threading.Thread(target=self._prepare, args=(command, when), name="prepare", daemon=True).start()
+        if self._lacks():
+            threading.Thread(target=self._prepare, args=(build, when), name="prepare", daemon=True).start()
+
+    def prepare(self, build: Build) -> None:
+        """The same in this thread: returns when a binary serves, or when it is known why none does."""
+        if self._lacks():
+            self._prepare(build, None)
+
+    def holding(self, key: str | None) -> Pipeline:
+        """The pipeline of the binary `key`; opened first where this process was forked before that was there."""
+        if key is not None and self.pipeline.runner.origin.key != key:
+            self.pipeline = self._open()
+        return self.pipeline
 
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
@@ -84,19 +94,27 @@ class Serving:
     def _reason(self) -> str | None:
         return "; ".join(dict.fromkeys(self._tried)) or None
 
+    def _lacks(self) -> bool:
+        runner = self.pipeline.runner
+        if runner.mode == "aot":
+            return False
+        log.info("serving %s until a binary is built: %s", runner.mode, runner.origin.reason)
+        self._building = "starting"
+        return True
+
     def _open(self) -> Pipeline:
         runner = open_runner(self.folder, mode="auto", sources=[local_source()])
         if runner.origin.reason:
             self._tried.append(runner.origin.reason)
         return Pipeline(self.folder, runner)
 
-    def _prepare(self, command: list[str], when: threading.Event | None) -> None:
+    def _prepare(self, build: Build | None, when: threading.Event | None) -> None:
         if when is not None:
             when.wait()
         try:
             hub = hub_source(self.folder, progress=self._say)
             if hub is None or not self._fetch(hub):
-                self._build(command)
+                self._build(build or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"])
                 if hub is not None and self._failure is None:
                     self._publish(hub)
         except Exception as error:
@@ -135,19 +153,13 @@ class Serving:
                 self._published = str(error)
         log.info("%s", self._published)
 
-    def _build(self, command: list[str]) -> None:
+    def _build(self, build: Build) -> None:
         begin = time.monotonic()
         self._say("starting")
         try:
-            find_compiler()  # before a process that would load the model first
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-            process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
-            said: deque[str] = deque(maxlen=1)
-            errors = threading.Thread(target=self._follow, args=(process, said), daemon=True)
-            errors.start()
-            answer = process.stdout.read()  # one line of JSON at the end
-            errors.join()
-            self._failure = _failure(process.wait(), answer, "".join(said))
+            if not callable(build):
+                find_compiler()  # before a process that would load the model first
+            self._failure = build() if callable(build) else self._run(build)
             if self._failure is None:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
                 if self.pipeline.runner.mode != "aot":
@@ -159,6 +171,17 @@ class Serving:
             self._failure = f"the build could not be run ({type(error).__name__})"
         seconds = time.monotonic() - begin
         log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
+
+    def _run(self, command: Sequence[str]) -> str | None:
+        """Runs the build in a process of its own; why it failed, None if it did not."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
+        said: deque[str] = deque(maxlen=1)
+        errors = threading.Thread(target=self._follow, args=(process, said), daemon=True)
+        errors.start()
+        answer = process.stdout.read()  # one line of JSON at the end
+        errors.join()
+        return _failure(process.wait(), answer, "".join(said))
 
     def _follow(self, process: subprocess.Popen[str], said: deque[str]) -> None:
         """Keeps the last step the build told of, for whoever asks what it is doing, and its last line in `said`."""

@@ -21,11 +21,11 @@ EMBEDDED = ROOT / "model" / "tiny"
 
 
 class Shares(LoadScopeScheduling):
-    """Tests that share an expensive fixture stay in one process: those of the page, and those of one file."""
+    """Tests that share an expensive fixture stay in one process: those of one app, and those of one file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "app" if file.startswith("tests/app/") else file
+        return next((name for name in ("app", "zerogpu") if file.startswith(f"tests/{name}/")), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Shares:

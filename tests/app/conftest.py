@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ class App:
     mark: str  # in the environment of the process and of everything it starts
     started_in: float  # seconds from the process start to the first answered page
 
-    def client(self) -> Client:
-        return Client(self.url, verbose=False, download_files=str(self.folder / "downloads"))
+    def client(self, **options: Any) -> Client:
+        return Client(self.url, verbose=False, download_files=str(self.folder / "downloads"), **options)
 
     def log(self) -> str:
         return (self.folder / "log").read_text("utf-8", "replace")
@@ -87,8 +87,13 @@ def free_port() -> int:
     pytest.fail("no free port was found")
 
 
-def start_app(folder: Path, **environment: str) -> App:
-    """Starts the app, with an empty cache unless ONEGRAPH_CACHE is given, and waits until its page answers."""
+def start_app(
+    folder: Path, program: Sequence[str] = ("app.py",), patience: float = PATIENCE, **environment: str
+) -> App:
+    """Starts the app, with an empty cache unless ONEGRAPH_CACHE is given, and waits until its page answers.
+
+    program: what Python runs, for an app that is started by something else.
+    """
     port, mark = free_port(), uuid.uuid4().hex
     (folder / "tmp").mkdir(parents=True)
     own = {
@@ -101,7 +106,7 @@ def start_app(folder: Path, **environment: str) -> App:
     }
     begin = time.monotonic()
     with open(folder / "log", "wb") as log:
-        command = [sys.executable, "app.py"]
+        command = [sys.executable, *program]
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own, **environment}, stdout=log, stderr=log)
     app = App(f"http://127.0.0.1:{port}/", process, folder, mark, 0.0)
 
@@ -115,7 +120,7 @@ def start_app(folder: Path, **environment: str) -> App:
             return False
 
     try:
-        wait_for("the page answers", answers)
+        wait_for("the page answers", answers, patience)
     except BaseException:
         stop_app(app)
         raise

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model.pipeline import Block, GenerationError, Report, Request
-from model.recording import BROKE_OFF, Progress, Recording, Served, record
+from model.recording import BROKE_OFF, NOTHING, Progress, Recording, Served, SourceFailed, record
 from model.video import digest, read_settings
 
 REQUEST = Request("a red circle", seed=7, blocks=3, height=32, width=48)
@@ -85,6 +85,7 @@ def test_a_source_that_breaks_off_is_told(tmp_path: Path, error: Exception | Non
     *steps, done = record(source(), REQUEST, 16, tmp_path)
     assert len(steps) == 2
     assert (frames_in(done.path), done.problem) == (21, BROKE_OFF)
+    assert done.report["problem"] == BROKE_OFF
     assert "mode" not in done.report
     assert source.closed
 
@@ -93,6 +94,22 @@ def test_a_source_that_never_began_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="boom"):
         list(record(Source(until=0, error=RuntimeError("boom"))(), REQUEST, 16, tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_ends_without_a_block_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceFailed, match=NOTHING):
+        list(record(Source(until=0)(), REQUEST, 16, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_problem_that_is_sent_as_a_value_is_told(tmp_path: Path) -> None:
+    def source() -> Generator[Block | Served, None, None]:
+        yield Block(0, np.zeros((9, 32, 48, 3), np.uint8), Report(blocks=1))
+        yield Served("aot", problem="It went wrong in block 2.")
+
+    *_, end = record(source(), REQUEST, 16, tmp_path)
+    assert end.problem == end.report["problem"] == "It went wrong in block 2."
+    assert frames_in(end.path) == 9
 
 
 def test_a_watcher_who_leaves_closes_everything(tmp_path: Path) -> None:

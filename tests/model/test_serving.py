@@ -82,6 +82,31 @@ def test_switches_to_the_binary(served: Callable[..., Serving], tmp_path: Path) 
     assert now.status().build_facts() == {"Tried before": "no binary for this machine yet"}
 
 
+def test_a_build_by_the_caller(served: Callable[..., Serving]) -> None:
+    now, seen = served(EAGER, AOT), []
+
+    def build() -> None:
+        seen.append(now.status().label)
+
+    now.prepare(build)
+    assert seen == ["eager, compiling …"]
+    assert (now.status().label, now.status().failure) == ("AoT", None)
+    now.prepare(build)
+    assert len(seen) == 1, "there is nothing to build any more"
+
+
+def raises() -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("build", "words"), [(lambda: "no GPU is left", "no GPU is left"), (raises, "ZeroDivision")])
+def test_a_callers_build_that_fails(served: Callable[..., Serving], build: Callable[[], Any], words: str) -> None:
+    now = served(EAGER)
+    now.prepare(build)
+    assert (now.status().mode, now.status().building) == ("eager", None)
+    assert words in now.status().failure
+
+
 def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> None:
     now = served(AOT)
     now.prepare_in_background(script("raise SystemExit('must not run')"))

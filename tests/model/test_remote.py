@@ -1,0 +1,88 @@
+"""What a forked worker sends: blocks, then how it went; and it opens the binary that came after its birth."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.pipeline import Block, GenerationError, Report, Request
+from model.recording import Served
+from model.remote import work
+from model.runner import Origin
+from model.serving import Serving
+
+REQUEST = Request("a red circle", blocks=2)
+BLOCKS = [Block(i, np.full((9, 32, 48, 3), i, np.uint8), Report(blocks=i + 1)) for i in range(2)]
+
+
+class Held:
+    """A pipeline of a binary."""
+
+    def __init__(self, key: str | None, error: Exception | None = None) -> None:
+        self.runner = SimpleNamespace(mode="aot" if key else "eager", origin=Origin("local cache", key))
+        self.error = error
+
+    def stream(self, request: Request) -> Iterator[Block]:
+        yield from BLOCKS
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Serving, list[Held]]]:
+    """held(pipeline, ...): a Serving that opens these one after the other, and which it has opened."""
+
+    def make(*pipelines: Held) -> tuple[Serving, list[Held]]:
+        left, opened = list(pipelines), []
+
+        def open_next(self: Serving) -> Held:
+            opened.append(left.pop(0))
+            return opened[-1]
+
+        monkeypatch.setattr(Serving, "_open", open_next)
+        return Serving(tmp_path), opened
+
+    return make
+
+
+def test_blocks_then_what_ran(held: Callable[..., Any]) -> None:
+    serving, opened = held(Held("k1"))
+    *blocks, end = work(serving, REQUEST, "k1")
+    assert blocks == BLOCKS
+    assert isinstance(end, Served)
+    assert (end.mode, end.key, end.source, end.problem) == ("aot", "k1", "local cache", None)
+    assert end.seconds >= end.first_seconds > 0
+    assert len(opened) == 1
+
+
+def test_the_binary_that_came_later_is_opened_once(held: Callable[..., Any]) -> None:
+    serving, opened = held(Held(None), Held("k1"))
+    for _ in range(3):
+        *_, end = work(serving, REQUEST, "k1")
+        assert (end.mode, end.key) == ("aot", "k1")
+    assert len(opened) == 2
+
+
+def test_without_a_binary_nothing_is_opened(held: Callable[..., Any]) -> None:
+    serving, opened = held(Held(None))
+    *_, end = work(serving, REQUEST, None)
+    assert (end.mode, len(opened)) == ("eager", 1)
+
+
+def test_numbers_that_break_are_sent_as_a_value(held: Callable[..., Any]) -> None:
+    serving, _ = held(Held("k1", GenerationError(Report(blocks=2))))
+    *blocks, end = work(serving, REQUEST, "k1")
+    assert len(blocks) == 2
+    assert "not finite in block 3" in end.problem
+
+
+def test_what_is_sent_is_small(held: Callable[..., Any]) -> None:
+    serving, _ = held(Held("k1"))
+    for part, limit in zip(work(serving, REQUEST, "k1"), (60_000, 60_000, 1000), strict=True):
+        assert len(pickle.dumps(part)) < limit

@@ -1,0 +1,83 @@
+"""The page on ZeroGPU: the price before the click, refusals and broken videos in words, and what was made is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from model.platform import BUSY, ENDED
+from tests.app.conftest import visit
+from tests.app.test_page import LONG, download, finished, start_long
+from tests.fixtures.zerogpu.plans import Status
+from tests.zerogpu.conftest import Zero
+from tests.zerogpu.test_workers import frames_of
+
+SHORT = "?prompt=a+red+circle&seed=5&blocks=4"
+
+
+@pytest.fixture
+def open_page(running: Zero, browser: Browser) -> Iterator[Callable[..., Page]]:
+    yield lambda path="": visit(browser, running.app.url + path)
+    for context in browser.contexts:
+        context.close()
+
+
+def price(page: Page) -> int:
+    expect(page.locator("#cost")).to_contain_text("GPU quota")
+    return int(re.search(r"about (\d+) s", page.inner_text("#cost"))[1])
+
+
+def test_the_price_is_what_the_platform_is_asked_for(zero: Zero, open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    shown = price(page)
+    page.click("#generate")
+    finished(page)
+    assert [int(asked["durationSeconds"]) for asked in zero.scheduler.asked] == [shown]
+
+
+def test_a_refusal_and_a_dead_worker_are_told(zero: Zero, open_page: Callable[..., Page], tmp_path: Path) -> None:
+    page = open_page(SHORT)
+    expect(page.locator("#prompt textarea")).to_have_value("a red circle")
+    toast = page.locator(".toast-body")
+    zero.scheduler.plan(Status(503))
+    page.click("#generate")
+    expect(toast.filter(has_text=BUSY)).to_be_visible()
+    expect(page.locator("#status")).to_contain_text("no video was made")
+    expect(page.locator("#generate")).to_be_visible()
+    zero.plan("kill", 2)
+    page.click("#generate")
+    expect(toast.filter(has_text=ENDED)).to_be_visible()
+    expect(page.locator("#download")).to_be_enabled()
+    assert frames_of(str(download(page, tmp_path))) == 21
+    zero.clear()
+    expect(page.locator("#generate")).to_be_visible()
+    page.click("#generate")
+    expect(page.locator("#status")).to_contain_text("2.8 s")  # all four blocks
+
+
+def test_stop_gives_the_gpu_back_and_keeps_the_video(
+    zero: Zero, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page(LONG)
+    start_long(page)
+    page.click("#stop")
+    assert "stopped" in finished(page)
+    assert 9 <= frames_of(str(download(page, tmp_path))) < 477
+    zero.settled()
+    assert [grant.failed for grant in zero.scheduler.grants] == [False]
+
+
+def test_a_closed_page_gives_the_gpu_back(zero: Zero, open_page: Callable[..., Page]) -> None:
+    page = open_page(LONG)
+    start_long(page)
+    (grant,) = zero.scheduler.grants
+    page.context.close()
+    zero.settled()
+    assert not grant.failed
+    _, _, report = zero.client().predict("a red circle", 7, 1, api_name="/generate")
+    assert report["frames"] == 9
+    assert zero.scheduler.workers() == [grant.pid, grant.pid]

@@ -1,0 +1,35 @@
+"""Videos from forked GPU workers: the frames of the plain run, one worker for many requests, one open package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from tests.fixtures.zerogpu import mischief
+from tests.zerogpu.conftest import Zero, token
+
+
+def digest_off_zerogpu(python: Callable[..., str], prompt: str, seed: int, blocks: int) -> str:
+    arguments = [prompt, "--seed", str(seed), "--blocks", str(blocks), "--json"]
+    done = json.loads(python("-m", "model", "generate", *arguments))
+    assert done["mode"] == "aot"
+    return done["digest"]
+
+
+def test_two_clients_get_the_plain_runs_frames_from_one_worker(zero: Zero, python: Callable[..., str]) -> None:
+    one, two = zero.client(), zero.client("ada")
+    path, seed, first = one.predict("a red circle", 7, 3, api_name="/generate")
+    _, _, second = two.predict("a blue star", 8, 2, api_name="/generate")
+    assert path.endswith(".mp4")
+    assert (seed, first["mode"], second["mode"]) == (7, "aot", "aot")
+    assert first["digest"] == digest_off_zerogpu(python, "a red circle", 7, 3)
+    assert second["digest"] == digest_off_zerogpu(python, "a blue star", 8, 2)
+    workers = zero.scheduler.workers()
+    assert len(workers) == 2
+    assert workers[0] == workers[1] != zero.app.process.pid
+    assert [asked.get("token") for asked in zero.scheduler.asked] == [None, token("ada")]
+    assert mischief.openers(zero.app.folder) == [zero.app.process.pid], "a worker opened the package again"
+
+
+def test_the_platform_was_told_of_the_start_once(zero: Zero) -> None:
+    assert zero.scheduler.startups == 1

@@ -1,0 +1,48 @@
+"""The stand-ins let the real spaces package do its work: emulation, packing, a forked worker, its reuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.fixtures.zerogpu.scheduler import FakeScheduler
+
+SCRIPT = """
+import json, os, pathlib, sys
+from tests.fixtures.zerogpu import shims
+shims.install(sys.argv[1], pathlib.Path(sys.argv[2]), cuda_is_cpu=True)
+import spaces
+import torch
+weight = torch.nn.Linear(4, 4).to("cuda")
+emulated = str(weight.weight.device)
+plain = weight.weight.to("cpu").sum().item()
+@spaces.GPU(duration=7)
+def work(factor):
+    total = (torch.ones(4, device="cuda") @ weight.weight @ torch.ones(4, device="cuda")).item()
+    return total * factor, os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+from spaces.zero import torch as zero_torch
+packed = zero_torch.pack()
+one, two = work(1.0), work(2.0)
+print(json.dumps({"emulated": emulated, "plain": plain, "packed": packed, "main": os.getpid(), "one": one, "two": two}))
+"""
+
+
+def test_a_module_is_packed_and_restored_in_a_worker_that_is_reused(tmp_path: Path) -> None:
+    with FakeScheduler() as scheduler:
+        command = [sys.executable, "-c", SCRIPT, scheduler.url, str(tmp_path / "tensors")]
+        env = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        said = json.loads(done.stdout.splitlines()[-1])
+        assert said["emulated"] == "cuda:0"
+        assert said["packed"] >= 64
+        assert abs(said["one"][0] - said["plain"]) < 1e-5
+        assert said["one"][1] == said["two"][1] != said["main"]
+        assert scheduler.workers() == [said["one"][1]] * 2
+        assert [grant.seconds for grant in scheduler.grants] == [10, 10]  # 7 s at the factor 1.5, rounded to even
+        assert [grant.reuse for grant in scheduler.grants] == [False, True]
+        assert not scheduler.open_grants()
