@@ -52,6 +52,9 @@ class Status:
         """How it came to the binary that runs, or to none, in the same form."""
         build = self.build
         return _said({
+            "Source": self.source,
+            "Key": self.key,
+            "Size": self.size and f"{self.size} bytes",
             "Tried before": self.reason,
             "Last build": self.failure and f"failed: {self.failure}",
             "Built": build and f"{build['built_at']} in {build['build_seconds']:.0f} s with {build['compiler']}",

@@ -79,7 +79,12 @@ def test_switches_to_the_binary(served: Callable[..., Serving], tmp_path: Path) 
         "Size": "0.90 MB",
         "Loaded in": "40 ms",
     }
-    assert now.status().build_facts() == {"Tried before": "no binary for this machine yet"}
+    assert now.status().build_facts() == {
+        "Source": "local cache",
+        "Key": "ab" * 32,
+        "Size": "900000 bytes",
+        "Tried before": "no binary for this machine yet",
+    }
 
 
 def test_a_build_by_the_caller(served: Callable[..., Serving]) -> None:
