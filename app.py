@@ -494,5 +494,6 @@ if __name__ == "__main__":
         footer_links=["api"],
         max_file_size="64mb",
     )
+    serving.tell_memory("the process that serves the page")
     page_is_up.set()
     page.block_thread()

@@ -74,6 +74,9 @@ class BinaryRunner:
     def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         return self._binary.run(entry_point, tensors)
 
+    def weights(self) -> list[Tensor]:
+        return self._binary.weights()
+
 
 def why(error: CompileCacheError) -> str:
     """Why there is no binary, without the key."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from compile_cache.store import LocalStore
 
 from .binary import DEVICE, open_runner, why
 from .leash import leashed
+from .memory import held
 from .pipeline import Pipeline
 from .recording import Served
 from .sources import hub_source, local_source
@@ -51,6 +53,7 @@ class Serving:
         self._places = [self._place]  # every one that was ever told of
         self._elsewhere = False  # whether this process is not where the one that forked it believed
         self._asked: str | None = None  # the last binary that the parent had and this process had not
+        self._measured: list[tuple[int, str]] = []
         self._lock = threading.Lock()
         self.pipeline = self._open()
 
@@ -117,6 +120,12 @@ class Serving:
         found = self._place if self._elsewhere else None
         reason = reason and without_folders(reason)
         return Served(runner.mode, runner.origin.key, runner.origin.source, reason, found=found)
+
+    def tell_memory(self, name: str) -> None:
+        """Writes what this process holds into the log, once under each name."""
+        if (process := (os.getpid(), name)) not in self._measured:
+            self._measured.append(process)
+            log.info("memory of %s (%d): %s", name, os.getpid(), held(self.pipeline.runner.weights()))
 
     def _reason(self) -> str | None:
         return "; ".join(dict.fromkeys(self._tried)) or None

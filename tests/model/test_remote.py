@@ -26,7 +26,8 @@ class Held:
     """A pipeline of a binary."""
 
     def __init__(self, key: str | None, error: Exception | None = None) -> None:
-        self.runner = SimpleNamespace(mode="aot" if key else "eager", origin=Origin("local cache", key))
+        origin = Origin("local cache", key)
+        self.runner = SimpleNamespace(mode="aot" if key else "eager", origin=origin, weights=list)
         self.error = error
 
     def stream(self, request: Request) -> Iterator[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from tests.fixtures.zerogpu import mischief
@@ -33,3 +34,21 @@ def test_two_clients_get_the_plain_runs_frames_from_one_worker(zero: Zero, pytho
 
 def test_the_platform_was_told_of_the_start_once(zero: Zero) -> None:
     assert zero.scheduler.startups == 1
+
+
+def test_weights_are_held_once(zero: Zero) -> None:
+    """The worker is told of in the log, once, and has no page of the weights for itself."""
+    for _ in range(2):
+        zero.client().predict("a red circle", 7, 2, api_name="/generate")
+    worker = zero.scheduler.workers()[-1]
+    zero.settled()
+    line = (
+        r"memory of the process that {} \({}\): .* ([\d.]+) MB of it private, .*; weights ([\d.]+) MB, ([\d.]+) MB of"
+    )
+    page = re.findall(line.format("serves the page", zero.app.process.pid), zero.app.log())
+    videos = re.findall(line.format("makes videos", worker), zero.app.log())
+    assert len(page) == len(videos) == 1
+    (_, weights, own), (private, same, copied) = (map(float, figures[0]) for figures in (page, videos))
+    assert 0.9 * weights < own <= weights == same
+    assert copied < 0.01 * weights
+    assert private > 0
