@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from model.platform import ENDED
+from tests.conftest import ROOT
+from tests.fixtures.zerogpu.scheduler import FakeScheduler
 from tests.zerogpu.conftest import Zero
 from tests.zerogpu.test_workers import generate, next_one_works
 
@@ -29,3 +37,30 @@ def test_out_of_time(zero: Zero) -> None:
     generate(zero, 20)
     assert widened > zero.scheduler.grants[-1].seconds, f"not widened after {was} s were not enough"
     next_one_works(zero)
+
+
+PRICES = """
+import json, sys
+from datetime import timedelta
+from pathlib import Path
+from tests.fixtures.zerogpu import shims
+shims.install(sys.argv[1], Path(sys.argv[2]))
+import app
+from spaces import zero
+def prices():
+    return app.quota_of(10), zero.client.get_duration_seconds(timedelta(seconds=10), None)
+half = prices()
+zero.config.get_config()["xlarge_threshold"] = -1  # what is packed is more than half a GPU holds
+zero.startup()
+print(json.dumps([half, prices(), zero.default_gpu_size()]))
+"""
+
+
+def test_a_whole_gpu_costs_twice_the_seconds(tmp_path: Path) -> None:
+    """Half a Blackwell is asked for with its factor, and a whole one without, but counted twice."""
+    with FakeScheduler() as scheduler:
+        command = [sys.executable, "-c", PRICES, scheduler.url, str(tmp_path / "tensors")]
+        env = {**os.environ, "HOME": str(tmp_path), "ONEGRAPH_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [[15, 15.0], [20, 10], "xlarge"]
