@@ -138,8 +138,11 @@ def lent(request: Request) -> Iterator[Block | Served]:
             for part in source:
                 if isinstance(part, Block):
                     made += 1
-                elif made and not part.problem:
-                    durations.learn(request, part, made)
+                else:
+                    if made and not part.problem:
+                        durations.learn(request, part, made)
+                    if part.found:
+                        serving.move(part.found, build_on_gpu)
                 yield part
         except Exception as error:
             if not ON_ZERO:
@@ -460,6 +463,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         settings = [blocks, size, steps]
         gr.on([page.load, blocks.change, size.change, steps.change], cost, settings, price, **aside)
         ended.then(cost, settings, price, **aside)
+        ended.then(panel, None, [badge, facts, build, timer], **aside)  # a worker may have found other hardware
     stop_button.click(stop, None, stop_button, **aside)
     examples.load_input_event.success(None, js="() => document.querySelector('#generate')?.click()")
     gr.on([page.load, blocks.change], length, blocks, blocks, **aside)
@@ -490,5 +494,6 @@ if __name__ == "__main__":
         footer_links=["api"],
         max_file_size="64mb",
     )
+    serving.tell_memory("the process that serves the page")
     page_is_up.set()
     page.block_thread()

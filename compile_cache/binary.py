@@ -92,6 +92,10 @@ class Binary:
             if device.type == "cpu" or len(self._loaders) < len(specs):
                 scratch.remove(folder)
 
+    def weights(self) -> list[Tensor]:
+        """All that is bound, by reference."""
+        return [tensor for bound in self._weights.values() for tensor in bound.values()]
+
     def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Runs an entry point. Inputs that its graph mutates are changed in place.
 

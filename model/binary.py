@@ -40,6 +40,7 @@ from .weights import hardware_dtype, load_transformer, load_vae, read_tensors, u
 # What defines the graph, and what defines the calls that its binary is proven with.
 GRAPH_SOURCES = ("config", "control", "generator", "noise", "reference", "schedule", "state", "transformer", "vae",
                  "vae_layers")  # fmt: skip
+DEVICE = "cpu"
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 # How far a binary may be from eager on the reference calls (relative L2, see compile_cache.eager). Measured with the
 # embedded model: 1.3e-2 in bfloat16, of which one rounding is up to 4e-3; 2e-5 in float32, where a few pixels round the
@@ -73,6 +74,9 @@ class BinaryRunner:
     def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         return self._binary.run(entry_point, tensors)
 
+    def weights(self) -> list[Tensor]:
+        return self._binary.weights()
+
 
 def why(error: CompileCacheError) -> str:
     """Why there is no binary, without the key."""
@@ -85,12 +89,17 @@ def pick_dtype(name: str) -> torch.dtype:
 
 
 def open_runner(
-    folder: Path | str, mode: str = "auto", dtype: str = "auto", sources: Sequence[Source] | None = None
+    folder: Path | str,
+    mode: str = "auto",
+    dtype: str = "auto",
+    sources: Sequence[Source] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> Runner:
     """What runs the model in `folder`.
 
     mode "auto": the first source's binary that passes every check, else eager, with the reason; never compiles.
     "aot": the binary or BinaryMissing. "eager", "jit": the modules. sources: the local store by default.
+    environment: of the binary's key, where it is to run elsewhere; by default that of this process.
     Raises ConfigError or WeightsError, naming the file, where the folder is unusable; CompilerMissing for "jit".
     """
     folder, kind = Path(folder), pick_dtype(dtype)
@@ -101,7 +110,7 @@ def open_runner(
         find_compiler()
         return jit_runner(folder, config, kind)
     try:
-        return _open_binary(folder, config, kind, sources)
+        return _open_binary(folder, config, kind, sources, environment)
     except CompileCacheError as error:
         if mode == "aot":
             raise
@@ -215,11 +224,16 @@ def dynamic_shapes(config: ModelConfig) -> dict[str, tuple[dict[int, DimSpec] | 
 
 
 def _open_binary(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, sources: Sequence[Source] | None
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    sources: Sequence[Source] | None,
+    environment: Mapping[str, Any] | None,
 ) -> BinaryRunner:
     started = time.perf_counter()
     tensors = bound_tensors(folder, config, dtype)
-    key = binary_key(config, dtype, tensors)
+    fields = binary_fields(config, dtype, tensors)
+    key = key_of(fields if environment is None else fields | {"environment": environment})
     binary, found = open_first(key, [LocalStore()] if sources is None else sources, tensors)
     if binary is None or found.entry is None:
         raise BinaryMissing(key, found.reason)
@@ -249,7 +263,7 @@ def _fields(specs: Sequence[EntrySpec], config: ModelConfig, dtype: torch.dtype)
     described["rollout"] = {k: v for k, v in described["rollout"].items() if k in ("window_blocks", "sink_blocks")}
     return key_fields(
         specs,
-        device="cpu",
+        device=DEVICE,
         sources=sources_digest([here / f"{name}.py" for name in GRAPH_SOURCES]),
         config=described | {"text_encoder": dict(config.text_encoder)},
         kernels={"transformers": version("transformers")},  # its UMT5 code is part of the graph

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Served:
     problem: str | None = None  # for the visitor, if the generator ended the video before what was asked for
     seconds: float = 0.0  # that whoever made the blocks took, to the last one
     first_seconds: float = 0.0  # to the first one
+    found: Mapping[str, Any] | None = None  # the environment where it ran, if not the declared one
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def work(serving: Serving, request: Request, key: str | None) -> Iterator[Block 
             yield block
     except GenerationError as error:
         problem = str(error)
+    serving.tell_memory("the process that makes videos")
     yield replace(serving.served(pipeline), problem=problem, seconds=last or 0.0, first_seconds=first or 0.0)
 
 

@@ -41,6 +41,10 @@ class Runner(Protocol):
         """Run "condition" or "generate" on its inputs in order; state tensors are changed in place."""
         ...
 
+    def weights(self) -> list[Tensor]:
+        """All weights and tables, by reference; some may be listed twice."""
+        ...
+
 
 class ModuleRunner:
     """The entry points as PyTorch modules."""
@@ -55,6 +59,9 @@ class ModuleRunner:
     @torch.no_grad()
     def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         return list(self._modules[entry_point](*tensors))
+
+    def weights(self) -> list[Tensor]:
+        return [tensor for module in self._modules.values() for tensor in (*module.parameters(), *module.buffers())]
 
 
 def build_modules(folder: Path, config: ModelConfig, dtype: torch.dtype, control: Control) -> dict[str, nn.Module]:

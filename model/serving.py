@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from compile_cache.compiler import find_compiler
 from compile_cache.errors import CompileCacheError, CompilerMissing
+from compile_cache.hardware import place_here, unlike
 from compile_cache.hub import HubStore
 from compile_cache.store import LocalStore
 
-from .binary import open_runner, why
+from .binary import DEVICE, open_runner, why
 from .leash import leashed
+from .memory import held
 from .pipeline import Pipeline
 from .recording import Served
 from .sources import hub_source, local_source
@@ -45,6 +49,12 @@ class Serving:
         self._failure: str | None = None
         self._published: str | None = None
         self._tried: list[str] = []  # and why it does not serve
+        self._place = place_here(DEVICE)  # the environment where requests run, as far as it is known
+        self._places = [self._place]  # every one that was ever told of
+        self._elsewhere = False  # whether this process is not where the one that forked it believed
+        self._asked: str | None = None  # the last binary that the parent had and this process had not
+        self._measured: list[tuple[int, str]] = []
+        self._lock = threading.Lock()
         self.pipeline = self._open()
 
     def prepare_in_background(self, build: Build | None = None, when: threading.Event | None = None) -> None:
@@ -62,10 +72,28 @@ class Serving:
             self._prepare(build, None)
 
     def holding(self, key: str | None) -> Pipeline:
-        """The pipeline of the binary `key`; opened first where this process was forked before that was there."""
-        if key is not None and self.pipeline.runner.origin.key != key:
-            self.pipeline = self._open()
+        """The pipeline for a request, where the parent holds the binary `key`, in the process that runs it.
+
+        Looks for a binary again where the hardware is not what the parent was told, and where this process was forked
+        before the parent had one.
+        """
+        place = place_here(DEVICE)
+        if other := self._unlike(place):
+            self._place, self._elsewhere, self._asked = place, True, key
+            self.pipeline = self._open(after=other)
+        elif key is not None and key not in (self.pipeline.runner.origin.key, self._asked):
+            self._asked, self.pipeline = key, self._open()
         return self.pipeline
+
+    def move(self, place: Mapping[str, Any], build: Build | None = None) -> None:
+        """Requests turned out to run in that environment: the binary for it is got beside them and held from then on.
+        Once for each environment: if it has none, later requests do not begin anew."""
+        with self._lock:
+            if place in self._places:
+                return
+            self._places.append(place)
+            self._building = "starting"
+        threading.Thread(target=self._move, args=(place, build), name="move", daemon=True).start()
 
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
@@ -89,7 +117,15 @@ class Serving:
         """What to say at the end of a request that this pipeline served."""
         runner = pipeline.runner
         reason = None if runner.mode == "aot" else self._reason()
-        return Served(runner.mode, runner.origin.key, runner.origin.source, reason and without_folders(reason))
+        found = self._place if self._elsewhere else None
+        reason = reason and without_folders(reason)
+        return Served(runner.mode, runner.origin.key, runner.origin.source, reason, found=found)
+
+    def tell_memory(self, name: str) -> None:
+        """Writes what this process holds into the log, once under each name."""
+        if (process := (os.getpid(), name)) not in self._measured:
+            self._measured.append(process)
+            log.info("memory of %s (%d): %s", name, os.getpid(), held(self.pipeline.runner.weights()))
 
     def _reason(self) -> str | None:
         return "; ".join(dict.fromkeys(self._tried)) or None
@@ -102,8 +138,26 @@ class Serving:
         self._building = "starting"
         return True
 
-    def _open(self) -> Pipeline:
-        runner = open_runner(self.folder, mode="auto", sources=[local_source()])
+    def _unlike(self, place: Mapping[str, Any]) -> str | None:
+        """Why what is held must not run in that environment; None if it may."""
+        other = unlike(self._place, place)
+        return f"the hardware is not what was declared ({'; '.join(map(str, other))})" if other else None
+
+    def _move(self, place: Mapping[str, Any], build: Build | None) -> None:
+        other, self._place, self._failure = self._unlike(place), place, None
+        try:
+            self.pipeline = self._open(after=other)
+            if self.pipeline.runner.mode != "aot":
+                self._prepare(build, None)
+        finally:
+            self._building = None
+
+    def _open(self, after: str | None = None) -> Pipeline:
+        """What the store has for the place where requests run, else eager. after: why this is done again."""
+        if after:
+            log.warning("%s", after)
+            self._tried.append(after)
+        runner = open_runner(self.folder, mode="auto", sources=[local_source()], environment=self._place)
         if runner.origin.reason:
             self._tried.append(runner.origin.reason)
         return Pipeline(self.folder, runner)
@@ -130,7 +184,7 @@ class Serving:
         """Whether the repository has given a binary that serves now."""
         self._say(f"asking {hub.name}")
         try:
-            runner = open_runner(self.folder, mode="aot", sources=[hub])
+            runner = open_runner(self.folder, mode="aot", sources=[hub], environment=self._place)
         except CompileCacheError as error:
             self._tried.append(why(error))
             log.info("%s", error)

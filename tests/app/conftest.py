@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,16 @@ def free_port() -> int:
 
 
 def start_app(
-    folder: Path, program: Sequence[str] = ("app.py",), patience: float = PATIENCE, **environment: str
+    folder: Path,
+    program: Sequence[str] = ("app.py",),
+    patience: float = PATIENCE,
+    root: Path = ROOT,
+    inherited: Mapping[str, str] = os.environ,
+    **environment: str,
 ) -> App:
     """Starts the app, with an empty cache unless ONEGRAPH_CACHE is given, and waits until its page answers.
 
-    program: what Python runs, for an app that is started by something else.
+    program: what Python runs, for an app that is started by something else; root: the checkout to run it in.
     """
     port, mark = free_port(), uuid.uuid4().hex
     (folder / "tmp").mkdir(parents=True)
@@ -107,7 +112,7 @@ def start_app(
     begin = time.monotonic()
     with open(folder / "log", "wb") as log:
         command = [sys.executable, *program]
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own, **environment}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=root, env={**inherited, **own, **environment}, stdout=log, stderr=log)
     app = App(f"http://127.0.0.1:{port}/", process, folder, mark, 0.0)
 
     def answers() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compile_cache.hardware import place_here
 from model.pipeline import Block, GenerationError, Report, Request
 from model.recording import Served
 from model.remote import work
@@ -25,7 +26,8 @@ class Held:
     """A pipeline of a binary."""
 
     def __init__(self, key: str | None, error: Exception | None = None) -> None:
-        self.runner = SimpleNamespace(mode="aot" if key else "eager", origin=Origin("local cache", key))
+        origin = Origin("local cache", key)
+        self.runner = SimpleNamespace(mode="aot" if key else "eager", origin=origin, weights=list)
         self.error = error
 
     def stream(self, request: Request) -> Iterator[Block]:
@@ -41,7 +43,7 @@ def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
     def make(*pipelines: Held) -> tuple[Serving, list[Held]]:
         left, opened = list(pipelines), []
 
-        def open_next(self: Serving) -> Held:
+        def open_next(self: Serving, after: str | None = None) -> Held:
             opened.append(left.pop(0))
             return opened[-1]
 
@@ -73,6 +75,19 @@ def test_without_a_binary_nothing_is_opened(held: Callable[..., Any]) -> None:
     serving, opened = held(Held(None))
     *_, end = work(serving, REQUEST, None)
     assert (end.mode, len(opened)) == ("eager", 1)
+
+
+def test_on_other_hardware_the_parents_binary_is_not_run(
+    held: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving, opened = held(Held("k1"), Held(None), Held("k2"))
+    place = {**place_here("cpu"), "capability": "9.0"}
+    monkeypatch.setattr("model.serving.place_here", lambda device: place)
+    for _ in range(2):  # until the parent has moved, it names its own
+        *_, end = work(serving, REQUEST, "k1")
+        assert (end.mode, end.found, len(opened)) == ("eager", place, 2)
+    *_, end = work(serving, REQUEST, "k2")
+    assert (end.mode, end.key, len(opened)) == ("aot", "k2", 3)
 
 
 def test_numbers_that_break_are_sent_as_a_value(held: Callable[..., Any]) -> None:

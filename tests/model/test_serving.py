@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from compile_cache.errors import HubError
+from compile_cache.hardware import place_here
 from compile_cache.store import LocalStore
 from model import serving
 from model.binary import BinaryMissing
@@ -47,7 +48,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
 
     def make(*runners: SimpleNamespace) -> Serving:
         found = iter(runners)
-        monkeypatch.setattr(serving, "open_runner", lambda folder, mode, sources: next(found))
+        monkeypatch.setattr(serving, "open_runner", lambda folder, **named: next(found))
         monkeypatch.setattr(serving, "Pipeline", lambda folder, runner: SimpleNamespace(runner=runner))
         return Serving(Path("somewhere"))
 
@@ -112,6 +113,18 @@ def test_a_callers_build_that_fails(served: Callable[..., Serving], build: Calla
     assert words in now.status().failure
 
 
+def test_a_move_to_other_hardware_is_made_once(served: Callable[..., Serving]) -> None:
+    now, built = served(AOT, EAGER, AOT), []
+    place = {**place_here("cpu"), "capability": "9.0"}
+    for _ in range(2):
+        now.move(place, lambda: built.append(1))
+        until(lambda: now.status().building is None)
+        assert (now.status().mode, built) == ("aot", [1])
+    assert "capability: here 9.0, there None" in now.status().reason
+    now.move(place_here("cpu"), lambda: built.append(2))
+    assert (now.status().building, built) == (None, [1])
+
+
 def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> None:
     now = served(AOT)
     now.prepare_in_background(script("raise SystemExit('must not run')"))
@@ -168,7 +181,7 @@ class Repository:
         return SimpleNamespace(text=self.answer)
 
 
-def missing(folder: Path, mode: str, sources: list) -> SimpleNamespace:
+def missing(folder: Path, **named: Any) -> SimpleNamespace:
     raise BinaryMissing("ab" * 32, "Hub me/binaries has none")
 
 
@@ -192,7 +205,7 @@ def test_a_new_build_is_offered_to_the_hub(
     served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, can_publish: bool, answer: str, told: str
 ) -> None:
     now, repository = served(EAGER), Repository(can_publish, answer)
-    runners = iter([missing, lambda folder, mode, sources: AOT])
+    runners = iter([missing, lambda folder, **named: AOT])
     monkeypatch.setattr(serving, "open_runner", lambda *given, **named: next(runners)(*given, **named))
     monkeypatch.setattr(serving, "hub_source", lambda folder, progress: repository)
     monkeypatch.setattr(serving, "LocalStore", lambda: SimpleNamespace(find=lambda key: SimpleNamespace(key=key)))

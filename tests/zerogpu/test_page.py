@@ -71,6 +71,25 @@ def test_stop_gives_the_gpu_back_and_keeps_the_video(
     assert [grant.failed for grant in zero.scheduler.grants] == [False]
 
 
+def test_stop_in_each_block_keeps_what_was_made(zero: Zero, open_page: Callable[..., Page], tmp_path: Path) -> None:
+    """The worker stands still before the block, and goes on when Stop was heard: that block is the last."""
+    page = open_page("?prompt=a+red+circle&seed=5&blocks=3")
+    expect(page.locator("#prompt textarea")).to_have_value("a red circle")
+    for last in (1, 2, 3):
+        zero.plan("hold", last - 1)
+        page.click("#generate")
+        expect(page.locator("#status")).to_contain_text("starting" if last == 1 else f"block {last - 1}/3")
+        page.click("#stop")
+        expect(page.locator("#stop")).to_have_text("Stopping …")
+        zero.clear()
+        assert ("stopped" in finished(page)) == (last < 3)
+        zero.settled()
+        (folder := tmp_path / str(last)).mkdir()
+        assert frames_of(str(download(page, folder))) == 9 + 12 * (last - 1)
+    assert [grant.failed for grant in zero.scheduler.grants] == [False] * 3
+    assert len(set(zero.scheduler.workers())) == 1
+
+
 def test_a_closed_page_gives_the_gpu_back(zero: Zero, open_page: Callable[..., Page]) -> None:
     page = open_page(LONG)
     start_long(page)

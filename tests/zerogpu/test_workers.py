@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from threading import Thread
 from typing import Any
 
 import imageio_ffmpeg
@@ -74,6 +75,23 @@ def test_cancelling_ends_the_task_and_keeps_the_worker(zero: Zero, after: int) -
     assert not grant.failed
     next_one_works(zero)
     assert zero.scheduler.workers() == [grant.pid, grant.pid]
+
+
+def test_cancelling_at_each_block(zero: Zero) -> None:
+    """The worker stands still when it has sent that block, and goes on while the visitor cancels."""
+    for after in range(1, BLOCKS + 1):
+        zero.plan("hold", after)
+        job = zero.client().submit("a red circle", 7, after + 20, api_name="/generate")
+        wait_for("the blocks until then", lambda job=job, after=after: len(job.outputs()) == after)
+        cancelling = Thread(target=job.cancel)  # it returns when the worker has made the block that it is at
+        cancelling.start()
+        zero.clear()
+        cancelling.join()
+        zero.settled()
+        assert all(part[0] is None for part in job.outputs()), "the video was made to its end"
+    assert [grant.failed for grant in zero.scheduler.grants] == [False] * BLOCKS
+    next_one_works(zero)
+    assert len(set(zero.scheduler.workers())) == 1
 
 
 def test_a_grant_that_cannot_be_given_back_costs_no_video(zero: Zero) -> None:
