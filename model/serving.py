@@ -78,8 +78,9 @@ class Serving:
     def served(self, pipeline: Pipeline) -> Served:
         """What to say at the end of a request that this pipeline served."""
         runner = pipeline.runner
-        reason = None if runner.mode == "aot" else self._reason()
-        return Served(runner.mode, runner.origin.key, runner.origin.source, reason and without_folders(reason))
+        reason, source = None if runner.mode == "aot" else self._reason(), runner.origin.source
+        words = (text and without_folders(text) for text in (source, reason))
+        return Served(runner.mode, runner.origin.key, *words)
 
     def _reason(self) -> str | None:
         return "; ".join(dict.fromkeys(self._tried)) or None
@@ -99,6 +100,8 @@ class Serving:
                 self._build(command)
                 if hub is not None and self._failure is None:
                     self._publish(hub)
+        except CompileCacheError as error:  # of the local store
+            self._failure = str(error)
         except Exception as error:
             log.exception("no binary could be prepared")
             self._failure = f"it could not be prepared ({type(error).__name__})"
