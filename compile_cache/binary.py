@@ -55,7 +55,7 @@ def open_binary(
     pointers = tuple(
         sorted((entry, name, t.data_ptr()) for entry, bound in weights.items() for name, t in bound.items())
     )
-    identity = (manifest.package.sha256, str(where), pointers)
+    identity = (manifest.content, str(where), pointers)
     with _lock:
         binary = _opened.get(identity)
         if binary is None:

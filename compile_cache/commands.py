@@ -118,6 +118,7 @@ def _lines(manifest: Manifest) -> list[str]:
         "publisher": manifest.publisher or "not named",
         "licence": manifest.licence or "not named",
         "package": f"{package.size} bytes, sha256 {package.sha256}",
+        "pin": manifest.content,
         "reference": manifest.reference or "none: it was stored without a trial run",
         "sources": manifest.fields["sources"],
     }
@@ -165,11 +166,14 @@ def _fields_here() -> dict[str, Any]:
 def _read_fields(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CompileCacheError(f"{path} cannot be read as JSON: {error}") from None
     unknown = sorted(set(fields) - set(FIELD_NAMES)) if isinstance(fields, dict) else ["no object"]
     if unknown:
         raise CompileCacheError(f"{path}: {unknown[0]!r} is none of the key's fields, which are {FIELD_NAMES}")
+    for name in ("environment", "options", "config", "kernels"):
+        if not isinstance(fields.get(name, {}), dict):
+            raise CompileCacheError(f"{path}: {name} is not an object")
     return fields
 
 

@@ -1,8 +1,22 @@
-"""The errors of this package. Each text is complete enough to be shown as it is; none carries data."""
+"""The errors of this package. Each text is complete enough to be shown as it is; none carries data.
+
+Many quote what a file or a server holds, so every text is made one printable line of bounded length here.
+"""
+
+LONGEST = 2000  # characters
+
+
+def shown(text: str, longest: int = LONGEST) -> str:
+    """The text in one line that can be printed, sent and logged: anything else in it is a space, its rest is cut."""
+    line = "".join(c if c.isprintable() else " " for c in text[: longest + 1])
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 class CompileCacheError(Exception):
     """Base of everything raised on purpose by this package."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(shown(text))
 
 
 class CompilerMissing(CompileCacheError):
@@ -35,6 +49,10 @@ class RunFailed(CompileCacheError):
 
 class SmokeFailed(CompileCacheError):
     """The trial run in a child process crashed, timed out or gave another result than expected."""
+
+
+class TrialUnfinished(SmokeFailed):
+    """The trial run was not made, or was ended from outside: that says nothing against the package."""
 
 
 class StoreError(CompileCacheError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from compile_cache.errors import PackageRefused
+from compile_cache.errors import PackageRefused, shown
 from compile_cache.key import FIELD_NAMES, environment, key_of
 from compile_cache.store import LocalStore
 
@@ -135,11 +135,14 @@ def _named(value: Any) -> Mapping[str, Any] | None:
     """A value's named parts; None for what is compared as a whole."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
+    if (
+        isinstance(value, Sequence)
+        and value
+        and all(isinstance(item, Mapping) and isinstance(item.get("name"), str) for item in value)
+    ):
         return {item["name"]: {part: v for part, v in item.items() if part != "name"} for item in value}
     return None
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
+    return shown(str(value), LONGEST)

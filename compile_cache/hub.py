@@ -19,7 +19,15 @@ from typing import TypeVar
 
 from compile_cache import provenance, scratch
 from compile_cache.deadline import Deadline, Limits, bounded, megabytes
-from compile_cache.errors import CompileCacheError, HubError, PackageRefused, SmokeFailed, StoreError
+from compile_cache.errors import (
+    CompileCacheError,
+    HubError,
+    PackageRefused,
+    SmokeFailed,
+    StoreError,
+    TrialUnfinished,
+    shown,
+)
 from compile_cache.hub_fetch import Fetch, Fetched, read_manifest
 from compile_cache.hub_publish import Published, publish
 from compile_cache.hub_repo import HubRepo
@@ -69,6 +77,7 @@ class HubStore:
         token: for publishing; for reading it is sent only where the repository cannot be seen without.
         endpoint: the Hub's address; None for that of huggingface_hub (HF_ENDPOINT).
         """
+        repo = shown(repo, 200)  # what is cut or cleaned here is no name that could be asked for
         self.name = f"Hub {repo}"
         self.repo = repo
         self._local = local
@@ -122,10 +131,8 @@ class HubStore:
                 return None
             pulled = self._pulled()
             pulled.remove(key)
-            entry = pulled.put(fetched.manifest, fetched.package)
-        origin = provenance.Origin(self.repo, fetched.content.commit, entry.manifest.package.sha256)
-        provenance.write(entry.package.parent, origin)
-        return replace(entry, source=str(origin))
+            origin = self._origin(fetched)
+            return replace(pulled.put(fetched.manifest, fetched.package, origin), source=str(origin))
 
     def reject(self, key: str, reason: str) -> None:
         """The entry handed out did not load here: neither it nor the same content is handed out again."""
@@ -189,13 +196,18 @@ class HubStore:
 
         try:
             return bounded(work, deadline, tell)
+        except HubError as error:  # may quote what the Hub said
+            raise HubError(self._without_token(str(error))) from None
         except CompileCacheError:
             raise
         except TimeoutError as error:
             raise HubError(str(error)) from None
         except Exception as error:  # of the HTTP library, or of the one that uploads
-            text = (str(error).strip().splitlines() or [""])[0].replace(self._token or "\0", "<token>")
+            text = self._without_token((str(error).strip().splitlines() or [""])[0])
             raise HubError(f"the Hub could not be asked ({type(error).__name__}: {text[:200]})") from None
+
+    def _without_token(self, text: str) -> str:
+        return text.replace(self._token, "<token>") if self._token else text
 
     def _pulled(self) -> LocalStore:
         return LocalStore(self._local.root / PULLED)
@@ -210,7 +222,7 @@ class HubStore:
             origin = None if entry is None else provenance.read(entry.package.parent, entry.manifest)
             if origin is None or origin.repo != self.repo:
                 return None
-            self._pins.check(key, origin.sha256)
+            self._pins.check(key, entry.manifest.content)
         except PackageRefused as error:  # damaged meanwhile, or pinned to another content
             pulled.reject(key, str(error))
             return None
@@ -229,23 +241,27 @@ class HubStore:
         with self._fetch.remembering(key, fetched.content):
             self._try_out(fetched)
         self.refusals.forget(key)
-        origin = provenance.Origin(self.repo, fetched.content.commit, fetched.manifest.package.sha256)
+        origin = self._origin(fetched)
         self._handed[key] = fetched.content
         try:
-            entry = self._local.put(fetched.manifest, fetched.package)
+            entry = self._local.put(fetched.manifest, fetched.package, origin)
         except StoreError as error:
             self._progress(f"not kept for the next start: {error}")
             return Entry(key, fetched.manifest, fetched.package, f"{origin}, not kept here: {error}")
         if entry.manifest.package != fetched.manifest.package:
             del self._handed[key]  # another process of this machine was first, with a build of its own
             return entry
-        provenance.write(entry.package.parent, origin)
         return replace(entry, source=str(origin))
+
+    def _origin(self, fetched: Fetched) -> provenance.Origin:
+        return provenance.Origin(self.repo, fetched.content.commit, fetched.manifest.package.sha256)
 
     def _try_out(self, fetched: Fetched) -> None:
         self._progress(f"trying out what {self.repo} has, in a process of its own")
         try:
             self._prove(fetched.package, fetched.manifest)
+        except TrialUnfinished as error:
+            raise HubError(str(error)) from error  # to be tried again
         except SmokeFailed as error:
             raise PackageRefused(str(error)) from error
         except CompileCacheError:

@@ -6,6 +6,7 @@ It is data: nothing in it is ever executed, and paths do not occur in it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ PACKAGE = "package.pt2"
 LARGEST_MANIFEST = 8 * 2**20  # bytes
 LARGEST_PACKAGE = 4 * 2**30  # bytes
 LARGEST_LITERAL = 1024  # values
+LONGEST_TEXT = 4096  # characters of one text in the key's fields
 HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -98,6 +100,14 @@ class Manifest:
         return self.files[PACKAGE]
 
     @property
+    def content(self) -> str:
+        """64 hex for what is computed: the package's sha256; with literals, which we bind to it, a hash over both."""
+        literals = {name: {key: asdict(item) for key, item in items.items()} for name, items in self.literals.items()}
+        if not any(literals.values()):
+            return self.package.sha256
+        return hashlib.sha256(canonical({"package": self.package.sha256, "literals": literals})).hexdigest()
+
+    @property
     def seconds(self) -> float:
         """What the build cost, seconds."""
         return sum(item.export_seconds + item.compile_seconds for item in self.figures.values())
@@ -112,7 +122,8 @@ def parse(data: bytes) -> Manifest:
     if len(data) > LARGEST_MANIFEST:
         raise ManifestError(f"the manifest has {len(data)} bytes, more than {LARGEST_MANIFEST}")
     try:
-        raw = json.loads(data.decode("utf-8"), object_pairs_hook=_no_doubles, parse_constant=_no_constant)
+        raw = json.loads(data.decode("utf-8"), object_pairs_hook=_no_doubles,
+                         parse_constant=_no_constant, parse_float=_finite)  # fmt: skip
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -129,7 +140,7 @@ def parse(data: bytes) -> Manifest:
         literals=_literals(raw["literals"]),
         figures=_figures(raw["figures"]),
         reference=None if raw["reference"] is None else _text(raw, "reference", HEX64),
-        built_at=_text(raw, "built_at", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")),
+        built_at=_text(raw, "built_at", re.compile(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ")),
         compiler=_text(raw, "compiler"),
         publisher=_text(raw, "publisher"),
         licence=_text(raw, "licence"),
@@ -165,10 +176,23 @@ def _key_fields(raw: Any) -> dict[str, Any]:
     for part in ("environment", "config", "options", "kernels"):
         if not isinstance(raw[part], dict):
             raise ManifestError(f"the key's field {part} is not an object")
+    if not isinstance(raw["environment"].get("cpu"), dict):
+        raise ManifestError("the key's field environment.cpu is not an object")
     if not isinstance(raw["sources"], str):
         raise ManifestError("the key's field sources is not a text")
+    if not _printable(raw):
+        raise ManifestError("the key's fields hold text that cannot be printed, or much of it")
     canonical(raw)
     return raw
+
+
+def _printable(value: Any) -> bool:
+    """Whether every name and text in it is printable and of moderate length."""
+    if isinstance(value, dict):
+        return all(_printable(part) for item in value.items() for part in item)
+    if isinstance(value, list):
+        return all(map(_printable, value))
+    return not isinstance(value, str) or (value.isprintable() and len(value) <= LONGEST_TEXT)
 
 
 def _files(raw: Any) -> dict[str, FileRecord]:
@@ -257,6 +281,13 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) != len(pairs):
         raise ManifestError("the manifest has a field twice")
     return data
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise ManifestError(f"the manifest holds the number {text[:40]}, which is too large")
+    return value
 
 
 def _no_constant(text: str) -> Any:

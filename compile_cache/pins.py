@@ -1,6 +1,7 @@
 """The pin file: for which keys only one content is accepted, whatever a repository offers.
 
-A JSON object, key -> sha256 of the package, both 64 hexadecimal digits. It lies in the source, so that who
+A JSON object, key -> `Manifest.content` (the package's sha256 where its graph spells out no tensors), both 64
+hexadecimal digits. It lies in the source, so that who
 changes it has changed the program. Binaries that were built here are not measured against it.
 """
 
@@ -22,9 +23,9 @@ LARGEST = 2**20  # bytes
 
 @dataclass(frozen=True)
 class Pins:
-    """key -> sha256; or, in `problem`, why the pins are not known: then nothing passes."""
+    """key -> content; or, in `problem`, why the pins are not known: then nothing passes."""
 
-    sha256: Mapping[str, str] = field(default_factory=dict)
+    content: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
 
     @staticmethod
@@ -35,13 +36,13 @@ class Pins:
         except PinsError as error:
             return Pins(problem=f"the pin file {path.name} {error}")
 
-    def check(self, key: str, sha256: str) -> None:
+    def check(self, key: str, content: str) -> None:
         """Raises PackageRefused when `key` is pinned to another content, PinsError when the pins are not known."""
         if self.problem:
             raise PinsError(self.problem)
-        wanted = self.sha256.get(key, sha256)
-        if wanted != sha256:
-            raise PackageRefused(f"the key is pinned to the package {wanted[:12]}…, this one is {sha256[:12]}…")
+        wanted = self.content.get(key, content)
+        if wanted != content:
+            raise PackageRefused(f"the key is pinned to the package {wanted[:12]}…, this one is {content[:12]}…")
 
 
 class Pinned:
@@ -57,7 +58,7 @@ class Pinned:
         entry = self._store.find(key)
         if entry is not None and provenance.read(entry.package.parent, entry.manifest) is not None:
             try:
-                self._pins.check(key, entry.manifest.package.sha256)
+                self._pins.check(key, entry.manifest.content)
             except PackageRefused as error:
                 self._store.reject(key, str(error))
                 raise

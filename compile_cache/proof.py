@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,12 +35,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from compile_cache import scratch
-from compile_cache.errors import SmokeFailed
+from compile_cache.errors import SmokeFailed, TrialUnfinished
 from compile_cache.manifest import Manifest
 
 # Beginnings of variables that make torch's libraries choose other kernels, another precision or more threads.
 STEERING = ("ATEN_", "BLIS_", "DNNL_", "GOMP_", "KMP_", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_",
             "TORCH_ALLOW_TF32_")  # fmt: skip
+# Variables that are no business of code which has not proven itself.
+SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY|ACCESS_KEY).*", re.IGNORECASE)
+# Signals that a package does not send itself: the memory ran out, or somebody ended the program.
+FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Named level of a package -> the same level in the words of torch, oneDNN and MKL.
 LEVELS = {
     "x86-64": ("default", "SSE41", "SSE4_2"),
@@ -72,7 +77,8 @@ class Proof:
 def prove(package: Path, manifest: Manifest, calls: Sequence[Call], *, timeout: float = 900.0) -> Proof:
     """Runs `calls` on the package with synthetic weights, in a child process. `timeout` in seconds.
 
-    Raises SmokeFailed when the child dies, takes too long or reports an error.
+    Raises SmokeFailed when the child dies, takes too long or reports an error; TrialUnfinished, which is one, where
+    that may lie with the machine.
     """
     with scratch.folder() as folder:
         answer = _run(folder, package, manifest, calls, True, timeout)
@@ -86,6 +92,8 @@ def prove(package: Path, manifest: Manifest, calls: Sequence[Call], *, timeout: 
 
 def check(package: Path, manifest: Manifest, calls: Sequence[Call], *, timeout: float = 900.0) -> None:
     """Raises SmokeFailed unless the package gives, here, the result that its manifest states; `timeout` in seconds.
+
+    TrialUnfinished, which is a SmokeFailed, where that may lie with the machine.
 
     The package's content must have been checked against the manifest before.
     """
@@ -111,24 +119,31 @@ def _run(
         try:
             done = subprocess.run(command, env=child_variables(manifest), timeout=timeout, **streams)
         except subprocess.TimeoutExpired:
-            raise SmokeFailed(f"the trial run took longer than {timeout:.0f} s") from None
+            raise TrialUnfinished(f"the trial run took longer than {timeout:.0f} s") from None
         except OSError as error:
-            raise SmokeFailed(f"the trial run could not be started: {error.strerror}") from error
+            raise TrialUnfinished(f"the trial run could not be started: {error.strerror}") from error
     if done.returncode < 0:
-        raise SmokeFailed(f"the trial run died of {signal.Signals(-done.returncode).name}")
+        killed = -done.returncode in FROM_OUTSIDE
+        kind = TrialUnfinished if killed else SmokeFailed
+        raise kind(f"the trial run died of {signal.Signals(-done.returncode).name}")
     result = folder / "result.json"
     if not result.is_file():
         last = (folder / "err").read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise SmokeFailed(f"the trial run failed with exit code {done.returncode}: {last[0][:500]}")
     answer = json.loads(result.read_text())
     if "error" in answer:
-        raise SmokeFailed(f"the trial run failed: {answer['error']}")
+        kind = TrialUnfinished if answer["machine"] else SmokeFailed
+        raise kind(f"the trial run failed: {answer['error']}")
     return answer
 
 
 def child_variables(manifest: Manifest) -> dict[str, str]:
-    """The environment variables of the child: ours, without those that choose kernels."""
-    passed = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
+    """The environment variables of the child: ours, without those that choose kernels, and without secrets."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(STEERING) and not SECRET.fullmatch(name)
+    }
     passed |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     place: Mapping[str, Any] = manifest.fields["environment"]
     level = LEVELS.get(place["cpu"]["target"])

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compile_cache import files, owner
+from compile_cache import files
 from compile_cache.manifest import HEX64, Manifest
 
 NAME = "origin.json"
@@ -33,11 +32,8 @@ class Origin:
 
 
 def write(folder: Path, origin: Origin) -> None:
-    """Notes the origin of the entry in `folder`; where that cannot be written, nothing is noted."""
-    new = folder / f"{NAME}-{owner.mark()}"
-    with suppress(OSError):
-        files.write_new(new, json.dumps(asdict(origin)).encode())
-        new.replace(folder / NAME)
+    """Notes the origin of the entry that is being written in `folder`. Raises OSError."""
+    files.write_new(folder / NAME, json.dumps(asdict(origin)).encode())
 
 
 def read(folder: Path, manifest: Manifest) -> Origin | None:

@@ -8,6 +8,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from compile_cache.errors import shown
+
 MOST = 20
 
 
@@ -23,7 +25,7 @@ class Quarantine:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.rename(folder, kept)
-            (kept / "reason.txt").write_text(reason + "\n")
+            (kept / "reason.txt").write_text(shown(reason) + "\n")
             ordered = sorted(self._root.iterdir(), key=lambda item: item.stat().st_mtime)
         except OSError:
             return None
@@ -37,7 +39,7 @@ class Quarantine:
         with suppress(OSError):
             for folder in sorted(self._root.iterdir()):
                 reason = folder / "reason.txt"
-                text = reason.read_text().strip() if reason.is_file() else "no reason noted"
+                text = shown(reason.read_text(errors="replace").strip()) if reason.is_file() else "no reason noted"
                 found.append((folder.name.partition("-")[0], text))
         return found
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compile_cache import files, owner
+from compile_cache.errors import StoreError
 from compile_cache.manifest import HEX64
 
 LARGEST = 8192  # bytes
@@ -51,7 +52,7 @@ class Refusals:
 
     def get(self, key: str, repo: str) -> Refusal | None:
         """What was last refused under `key` of `repo`."""
-        refusal = _read(self._root / f"{key}.json")
+        refusal = _read(self._note(key))
         return refusal if refusal is not None and refusal.content.repo == repo else None
 
     def add(self, key: str, content: Content, reason: str) -> None:
@@ -61,12 +62,17 @@ class Refusals:
         with suppress(OSError):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.write_new(new, data)
-            os.replace(new, self._root / f"{key}.json")
+            os.replace(new, self._note(key))
 
     def forget(self, key: str) -> None:
         """Whatever was refused under `key` may be fetched again."""
         with suppress(OSError):
-            (self._root / f"{key}.json").unlink()
+            self._note(key).unlink()
+
+    def _note(self, key: str) -> Path:
+        if not HEX64.fullmatch(key):
+            raise StoreError(f"{key[:80]!r} is not a key (64 hexadecimal digits)")
+        return self._root / f"{key}.json"
 
     def all(self) -> list[tuple[str, Refusal]]:
         """(key, refusal) of every note."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compile_cache.binary import Binary, open_binary
-from compile_cache.errors import CompileCacheError, PackageRefused, StoreError
+from compile_cache.errors import CompileCacheError, PackageRefused, StoreError, shown
 from compile_cache.store import Entry
 
 
@@ -107,7 +107,7 @@ def _ask(key: str, source: Source) -> tuple[Entry | None, Attempt]:
     except CompileCacheError as error:
         return None, attempt("error", str(error))
     except Exception as error:  # a source must not be able to stop the search
-        return None, attempt("error", f"{type(error).__name__}: {error}"[:300])
+        return None, attempt("error", shown(f"{type(error).__name__}: {error}", 300))
     if entry is None:
         return None, attempt("miss")
     if entry.key != key or entry.manifest.key != key:

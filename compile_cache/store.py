@@ -71,6 +71,8 @@ class LocalStore:
             raise StoreError(f"the store {self.root} belongs to another user")
         if found.st_mode & 0o022:
             try:
+                if any(self.root.iterdir()):
+                    raise StoreError(f"others may write to the store {self.root}, and what is in it would be run")
                 self.root.chmod(0o700)
             except OSError:
                 raise StoreError(f"others may write to the store {self.root}") from None
@@ -103,7 +105,7 @@ class LocalStore:
     def entries(self) -> list[str]:
         """The keys in the store, verified or not, oldest first."""
         try:
-            found = [item for item in self._entries.iterdir() if HEX64.fullmatch(item.name)]
+            found = [item for item in self._entries.iterdir() if HEX64.fullmatch(item.name) and item.is_dir()]
             return [item.name for item in sorted(found, key=lambda item: item.stat().st_mtime)]
         except OSError:
             return []
@@ -131,8 +133,10 @@ class LocalStore:
         except OSError as error:
             raise StoreError(f"cannot store a binary in {self.root}: {error.strerror or error}") from error
 
-    def put(self, manifest: Manifest, package: Path) -> Entry:
+    def put(self, manifest: Manifest, package: Path, origin: provenance.Origin | None = None) -> Entry:
         """Stores a package under its manifest's key; all or nothing, whatever kills this process.
+
+        origin: where it came from, when it was not built here.
 
         When another process was first and its entry is sound, that entry is returned and ours is dropped.
         Raises StoreError (disk full, read-only), PackageRefused when package and manifest do not fit.
@@ -149,6 +153,8 @@ class LocalStore:
             with package.open("rb") as source:
                 files.write_new(incoming / PACKAGE, source)
             check_package(incoming / PACKAGE, manifest)  # what arrived, not what was meant
+            if origin is not None:
+                provenance.write(incoming, origin)
             files.write_new(incoming / MANIFEST, manifest.to_json())
             files.sync(incoming)
             return self._publish(key, incoming, final)

@@ -7,10 +7,13 @@ results.safetensors where they are to be kept. What a crash leaves is no result.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import signal
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,11 @@ from torch import Tensor
 
 from compile_cache import synthetic
 from compile_cache.binary import open_binary
-from compile_cache.errors import CompileCacheError
+from compile_cache.errors import CompileCacheError, StoreError
 from compile_cache.manifest import parse
 from compile_cache.specs import dtype_name
+
+PR_SET_PDEATHSIG = 1  # of prctl
 
 
 def digest_of(tensors: Iterable[Tensor]) -> str:
@@ -67,10 +72,18 @@ def main(folder: Path) -> int:
     try:
         result, code = run(folder), 0
     except (CompileCacheError, OSError, AttributeError, ValueError, TypeError, LookupError, MemoryError) as error:
-        result, code = {"error": f"{type(error).__name__}: {error}"[:2000]}, 1
+        machine = isinstance(error, StoreError | OSError | MemoryError)  # no room, for example
+        result, code = {"error": f"{type(error).__name__}: {error}"[:2000], "machine": machine}, 1
     (folder / "result.json").write_text(json.dumps(result))
     return code
 
 
+def die_with_parent() -> None:
+    """A library that never comes back must not outlive whoever wanted to know."""
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(Path(sys.argv[1])))

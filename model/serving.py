@@ -118,8 +118,8 @@ class Serving:
         runner = pipeline.runner
         reason = None if runner.mode == "aot" else self._reason()
         found = self._place if self._elsewhere else None
-        reason = reason and without_folders(reason)
-        return Served(runner.mode, runner.origin.key, runner.origin.source, reason, found=found)
+        source, reason = (text and without_folders(text) for text in (runner.origin.source, reason))
+        return Served(runner.mode, runner.origin.key, source, reason, found=found)
 
     def tell_memory(self, name: str) -> None:
         """Writes what this process holds into the log, once under each name."""
@@ -171,6 +171,8 @@ class Serving:
                 self._build(build or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"])
                 if hub is not None and self._failure is None:
                     self._publish(hub)
+        except CompileCacheError as error:  # of the local store
+            self._failure = str(error)
         except Exception as error:
             log.exception("no binary could be prepared")
             self._failure = f"it could not be prepared ({type(error).__name__})"

@@ -82,7 +82,7 @@ class Status:
         """For programs, JSON-able; nothing of where files lie here."""
         words = {name: value and without_folders(value) for name, value in (
             ("reason", self.reason), ("building", self.building), ("failure", self.failure),
-            ("published", self.published),
+            ("published", self.published), ("source", self.source),
         )}  # fmt: skip
         return {**asdict(self), **words}
 

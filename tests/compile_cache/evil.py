@@ -97,6 +97,18 @@ COMMITTED = {
     "a manifest with an unknown field": (edited(("surprise", 1)), None, "unknown field 'surprise'"),
     "a manifest with a missing field": (edited(("licence", ...)), None, "missing field licence"),
     "a manifest with a field twice": (lambda m: m.manifest.to_json().replace(b"{", b'{"key": 1,', 1), None, "twice"),
+    "a manifest with a name that cannot be printed": (edited(("bound", {"\ud800\n\x1b[2J": 1})), None, "bound: "),
+    "a manifest with a name of megabytes": (edited(("bound", {"x" * 4_000_000: 1})), None, "bound: xxx"),
+    "a manifest with a number without end": (
+        lambda m: m.manifest.to_json().replace(b'"nodes": 3', b'"nodes": 1e999'),
+        None,
+        "too large",
+    ),
+    "a manifest with a field that cannot be printed": (
+        edited(("fields/environment/torch", "2\x1b]0;x\x07")),
+        None,
+        "cannot be printed",
+    ),
     "a manifest of another schema": (edited(("schema", 99)), None, "schema 99"),
     "a manifest that is a pickle": (lambda m: b"\x80\x04cos\nsystem\n", None, "not JSON"),
     "a manifest that nests too deep": (lambda m: b"[" * 10**5, None, "not JSON"),

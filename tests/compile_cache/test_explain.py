@@ -67,7 +67,7 @@ def test_in_words():
     one = Difference("environment.cpu.extensions", ["avx", "fma"], ["avx", "amx", "gfni"])
     assert str(one) == "environment.cpu.extensions: only here ['fma'], only there ['amx', 'gfni']"
     assert str(Difference("environment.gpu", None, ABSENT)) == "environment.gpu: here None, there not there"
-    assert str(Difference("config", "a" * 100, 1)) == f"config: here {'a' * 70} …, there 1"
+    assert str(Difference("config", "a" * 100, 1)) == f"config: here {'a' * 71}…, there 1"
     assert Difference("a", ABSENT, None).as_json() == {"field": "a", "there": None}
 
 

@@ -225,7 +225,7 @@ def test_what_does_not_load_is_rejected_and_not_fetched_again(hub, sound, tmp_pa
 def test_served_from_a_private_folder_where_it_cannot_be_kept(hub, sound, tmp_path, monkeypatch):
     one = machine(tmp_path / "one", hub)
 
-    def full(manifest, package):
+    def full(manifest, package, origin):
         raise StoreError("cannot store the binary: No space left on device")
 
     monkeypatch.setattr(one.local, "put", full)

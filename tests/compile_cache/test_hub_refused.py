@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compile_cache import hub_repo
-from compile_cache.errors import PackageRefused
+from compile_cache.errors import PackageRefused, TrialUnfinished
 from compile_cache.manifest import FileRecord
 from compile_cache.pins import Pins
 from compile_cache.sources import open_first
 from tests.compile_cache import evil
-from tests.compile_cache.hubs import REPO, Next, machine, offer
+from tests.compile_cache.hubs import REPO, Next, Trial, machine, offer
 from tests.fixtures.fake_hub import FakeHub
 
 
@@ -46,6 +46,8 @@ def test_refused_before_anything_is_executed(hub, tmp_path, tripwire, case):
     assert binary is None
     assert [a.outcome for a in answer.tried] == ["miss", "refused", "miss"]
     assert reason in answer.tried[1].reason
+    assert answer.reason.isprintable()
+    assert len(answer.reason) < 2200
     assert after.asked == 1
     assert one.trial.seen == []
     assert one.local.entries() == []
@@ -81,6 +83,28 @@ def test_refused_for_a_pin(hub, tmp_path, tripwire):
     _, answer = open_first(made.key, [one.local, one.hub, after], {})
     assert "pinned to the package 000000000000…" in answer.tried[1].reason
     assert (after.asked, one.trial.seen, hub.count("/blob/"), mark.exists()) == (1, [], 0, False)
+
+
+def test_damaged_once_on_the_way(hub, tmp_path):
+    """The Hub itself says that the package is sound, so it is fetched once more."""
+    made = offer(tmp_path)
+    hub.repos.put(REPO, made.files())
+    hub.fail("/blob/", times=1, corrupt=True)
+    assert machine(tmp_path / "one", hub).hub.find(made.key).package.read_bytes() == made.package
+    assert hub.count("/blob/") == 2
+
+
+def unfinished():
+    raise TrialUnfinished("the trial run died of SIGKILL")
+
+
+def test_a_trial_run_that_was_ended_from_outside_is_made_again(hub, tmp_path):
+    made = offer(tmp_path)
+    hub.repos.put(REPO, made.files())
+    one = machine(tmp_path / "one", hub, prove=Trial(unfinished))
+    _, answer = open_first(made.key, [one.hub], {})
+    assert answer.reason == f"Hub {REPO}: error (the trial run died of SIGKILL)"
+    assert machine(tmp_path / "one", hub).hub.find(made.key) is not None
 
 
 def test_the_tripwire_works(hub, tmp_path, tripwire):

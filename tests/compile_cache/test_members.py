@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import struct
 import warnings
 import zipfile
 from pathlib import Path
@@ -147,6 +148,22 @@ def test_a_size_that_lies(tmp_path):
     target.mkdir()
     with path.open("rb") as file, pytest.raises(PackageRefused, match="damaged"):
         extract(file, target)
+
+
+def test_a_list_of_members_without_end(tmp_path):
+    """Nothing but an empty member's record, again and again: to read them all would take minutes."""
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        archive.writestr("x", b"")
+    one = (tmp_path / "one.zip").read_bytes()
+    start, end = one.index(b"PK\x01\x02"), one.index(b"PK\x05\x06")
+    record, count = one[start:end], 1_000_000
+    size = len(record) * count
+    tail = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, size, start)
+    tail += struct.pack("<4sLQL", b"PK\x06\x07", 0, start + size, 1)
+    tail += struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    (tmp_path / "many.zip").write_bytes(one[:start] + record * count + tail)
+    with pytest.raises(PackageRefused, match="list of members has more than 4194304 bytes"):
+        check_members(tmp_path / "many.zip")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06", b"not a zip at all", bytes(1000)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,20 @@ def sound(hub, tmp_path):
     made = offer(tmp_path)
     hub.repos.put(REPO, made.files())
     return made
+
+
+def test_what_is_bound_to_a_package_is_pinned_with_it(toy):
+    """Tensors that the graph spells out are in the manifest, and decide what is computed."""
+    manifest = toy.entry.manifest
+    [(name, literal)] = manifest.literals["rollout"].items()
+    other = {"rollout": {name: replace(literal, values=(0.25, -0.25))}, "encode": {}}
+    changed = replace(manifest, literals=other)
+    assert changed.package == manifest.package
+    assert len({manifest.content, changed.content, manifest.package.sha256}) == 3
+    assert replace(manifest, literals={"rollout": {}, "encode": {}}).content == manifest.package.sha256
+    Pins({manifest.key: manifest.content}).check(manifest.key, manifest.content)
+    with pytest.raises(PackageRefused, match="pinned"):
+        Pins({manifest.key: manifest.content}).check(manifest.key, changed.content)
 
 
 def write_pins(path, pins) -> Pins:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from compile_cache.compiler import find_compiler
-from compile_cache.errors import SmokeFailed
+from compile_cache.errors import SmokeFailed, TrialUnfinished
 from compile_cache.manifest import Manifest, parse
 from compile_cache.proof import Call, check, child_variables, prove
 from compile_cache.trial import digest_of
@@ -68,17 +72,21 @@ def test_a_call_that_fails(toy):
     [
         ("*(volatile int*)0 = 1;", "died of SIGSEGV"),
         ("while (1) sleep(1);", "longer than 8 s"),
+        ("raise(9);", "died of SIGKILL"),
         ("_exit(3);", "exit code 3: no message"),
         ("_exit(0);", "exit code 0: no message"),
     ],
 )
 def test_a_library_that_misbehaves_when_it_is_loaded(tmp_path, body, reason):
     source, library = tmp_path / "bad.cpp", tmp_path / "bad.so"
-    source.write_text(f"#include <unistd.h>\n__attribute__((constructor)) static void bad() {{ {body} }}\n")
+    source.write_text(
+        f"#include <csignal>\n#include <unistd.h>\n__attribute__((constructor)) static void bad() {{ {body} }}\n"
+    )
     subprocess.run([find_compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
     package = write_zip(tmp_path / "bad.pt2", plain_members(library.read_bytes()))
-    with pytest.raises(SmokeFailed, match=reason):
+    with pytest.raises(SmokeFailed, match=reason) as caught:
         prove(package, manifest_for(package), [Call("run", (torch.zeros(2),))], timeout=8 if "while" in body else 120)
+    assert isinstance(caught.value, TrialUnfinished) == (reason in ("longer than 8 s", "died of SIGKILL"))
 
 
 def test_variables_that_choose_kernels_do_not_reach_the_child(toy, small, monkeypatch):
@@ -88,6 +96,8 @@ def test_variables_that_choose_kernels_do_not_reach_the_child(toy, small, monkey
     }  # fmt: skip
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)
+    for secret in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD"):
+        monkeypatch.setenv(secret, "not for code that has not proven itself")
     monkeypatch.setenv("HF_HOME", "/kept")
     native = child_variables(small[0])
     assert {name: value for name, value in native.items() if name in wrong} == {
@@ -95,6 +105,7 @@ def test_variables_that_choose_kernels_do_not_reach_the_child(toy, small, monkey
         "MKL_NUM_THREADS": "1",
     }
     assert native["HF_HOME"] == "/kept"
+    assert "not for code that has not proven itself" not in native.values()
     check(toy.entry.package, toy.entry.manifest, toy.calls, timeout=120)
 
 
@@ -104,6 +115,40 @@ def test_a_portable_package_is_tried_with_kernels_of_its_level(small):
     portable = dataclasses.replace(small[0], fields={**small[0].fields, "environment": place})
     names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
     assert [child_variables(portable).get(name) for name in names] == ["avx2", "AVX2", "AVX2"]
+
+
+HANGS = """
+import sys, torch
+from pathlib import Path
+from compile_cache.manifest import parse
+from compile_cache.proof import Call, prove
+package, manifest = Path(sys.argv[1]), parse(Path(sys.argv[2]).read_bytes())
+prove(package, manifest, [Call("run", (torch.zeros(2),))])
+"""
+
+
+def test_a_trial_run_ends_with_whoever_wanted_it(tmp_path):
+    source, library, loaded = tmp_path / "bad.cpp", tmp_path / "bad.so", tmp_path / "loaded"
+    begin = f'std::fprintf(std::fopen("{loaded}", "w"), "%d", getpid()); std::fflush(nullptr); while (1) sleep(1);'
+    head = "#include <cstdio>\n#include <unistd.h>\n"
+    source.write_text(f"{head}__attribute__((constructor)) static void bad() {{ {begin} }}\n")
+    subprocess.run([find_compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
+    package = write_zip(tmp_path / "bad.pt2", plain_members(library.read_bytes()))
+    (tmp_path / "manifest.json").write_bytes(manifest_for(package).to_json())
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", HANGS, package, tmp_path / "manifest.json"], env=env)
+    wait_for(lambda: loaded.exists() and loaded.read_text())
+    child = int(loaded.read_text())
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_digest():

@@ -272,6 +272,11 @@ def test_a_root_open_to_others_is_closed(tmp_path):
     root.chmod(0o777)
     LocalStore(root)
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    (root / "v1").mkdir()
+    root.chmod(0o777)
+    with pytest.raises(StoreError, match="others may write to the store"):  # who knows what they have put there
+        LocalStore(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o777
 
 
 def test_a_root_of_another_user(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ The model is a small one with random weights. The library in what is offered for
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -78,7 +79,8 @@ def told(folder: Path, tripwire: tuple[bytes, Path], tmp_path: Path, monkeypatch
         served, facts = now.served(now.pipeline), now.status().facts()
         assert (served.mode, served.reason) == ("eager", facts["Why"])
         assert facts["Build"] == "failed: no build here"
-        assert "\n" not in facts["Why"]
+        assert facts["Why"].isprintable()
+        json.dumps(now.status().as_dict()).encode()
         return facts
 
     yield run
@@ -151,6 +153,35 @@ def test_a_hub_that_refuses_the_connection(hub: FakeHub, told: Told, monkeypatch
 
 def test_a_repository_without_the_key(hub: FakeHub, told: Told) -> None:
     assert told()["Why"] == f"local cache has none; Hub {REPO} has none"
+
+
+@pytest.mark.parametrize(
+    "name", ["me/\udcffcache", "me/cache\n\x1b[2J", "a/b/c", "x" * 100_000, "https://huggingface.co/me/x"]
+)
+def test_a_name_that_is_none(
+    hub: FakeHub, folder: Path, told: Told, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COMPILE_CACHE_REPO", name)
+    why = told()["Why"]
+    assert "is not the name of a Hub repository" in why
+    assert why.isprintable()
+    assert len(why) < 1000
+    assert hub.log == []
+
+
+def test_a_store_that_others_may_write_to(
+    hub: FakeHub, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what is in it is run, nothing is put there, and the app is up."""
+    (tmp_path / "shared" / "v1").mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o777)
+    monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path / "shared"))
+    now = Serving(make_folder(tmp_path / "small"))
+    now.prepare_in_background(NO_BUILD)
+    until(lambda: now.status().building is None)
+    assert "others may write to the store …/shared" in now.status().facts()["Why"]
+    assert "others may write to the store …/shared" in now.status().facts()["Build"]
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["v1"]
 
 
 def test_how_far_a_download_is_can_be_seen(hub: FakeHub, made: Offer, folder: Path, told: Told) -> None:
