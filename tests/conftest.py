@@ -20,6 +20,20 @@ ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "model" / "tiny"
 
 
+pytest_plugins = ["tests.fixtures.browser"]
+FIRST = ("app", "compile_cache", "zerogpu")  # the folders with the longest tests; the rest is shared out at the end
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """So that nobody is left alone with a long one."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return FIRST.index(folder) if folder in FIRST else len(FIRST)
+
+    items.sort(key=place)
+
+
 class Shares(LoadScopeScheduling):
     """Tests that share an expensive fixture stay in one process: those of one app, and those of one file."""
 

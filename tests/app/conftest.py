@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,17 +18,13 @@ from typing import Any
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.fixtures.browser import PATIENCE
 from tests.fixtures.fake_hub import FakeHub
 
 ROOT = Path(__file__).parents[2]
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 BUILD_SECONDS = 3600  # until the background build is taken for hung
-PATIENCE = 120  # seconds until what should come is given up; no measure of how fast it ought to be
 REPO, TOKEN = "me/binaries", "hf_writer"
 LAPTOP = {"viewport": {"width": 1366, "height": 768}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -176,17 +171,6 @@ def app(tmp_path_factory: pytest.TempPathFactory, cache: Path, hub: FakeHub) -> 
     stop_app(running)
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert path, "Chromium is not installed: apt-get install chromium"
-    expect.set_options(timeout=1000 * PATIENCE)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-
-
 def visit(browser: Browser, url: str, **options: Any) -> Page:
     """The app's page, filled by the server, in a browser context of its own with these options."""
     page = browser.new_context(accept_downloads=True, **{**LAPTOP, **options}).new_page()
@@ -203,17 +187,3 @@ def open_page(app: App, browser: Browser) -> Iterator[Callable[..., Page]]:
     yield lambda path="", **options: visit(browser, app.url + path, **options)
     for context in browser.contexts:
         context.close()
-
-
-@pytest.fixture(scope="session")
-def npm_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with @gradio/client installed, and the script that uses it."""
-    for program in ("node", "npm"):
-        assert shutil.which(program), f"{program} is not installed: apt-get install nodejs npm"
-    folder = tmp_path_factory.mktemp("npm")
-    shutil.copytree(Path(__file__).parent / "npm", folder, dirs_exist_ok=True)
-    done = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"npm could not install @gradio/client:\n{done.stderr}"
-    return folder

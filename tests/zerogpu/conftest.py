@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from gradio_client import Client
 
-from tests.app.conftest import App, browser, hub, npm_client, start_app, stop_app, wait_for
+from tests.app.conftest import App, hub, start_app, stop_app, wait_for
 from tests.fixtures.zerogpu import mischief
 from tests.fixtures.zerogpu.scheduler import FakeScheduler
 
-__all__ = ["browser", "hub", "npm_client"]  # fixtures of the app's tests
+__all__ = ["hub"]  # a fixture of the app's tests
 
 
 @dataclass
