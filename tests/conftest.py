@@ -21,15 +21,15 @@ EMBEDDED = ROOT / "model" / "tiny"
 
 
 pytest_plugins = ["tests.fixtures.browser"]
-FIRST = ("app", "compile_cache", "zerogpu")  # the folders with the longest tests; the rest is shared out at the end
+# What takes longest, in this order; the rest is shared out at the end.
+FIRST = ("tests/app/", "tests/compile_cache/", "tests/model/test_embedded", "tests/model/test_binary", "tests/zerogpu/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """So that nobody is left alone with a long one."""
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.parent.name
-        return FIRST.index(folder) if folder in FIRST else len(FIRST)
+        return next((place for place, part in enumerate(FIRST) if item.nodeid.startswith(part)), len(FIRST))
 
     items.sort(key=place)
 
