@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compile_cache.errors import ManifestError
+from compile_cache.errors import ManifestError, StoreError
 from compile_cache.key import FIELD_NAMES, SCHEMA, canonical, key_of
 from compile_cache.specs import EntrySpec, dtype_name, dtype_of, entry_from_json, is_count
 
@@ -26,6 +26,13 @@ LARGEST_PACKAGE = 4 * 2**30  # bytes
 LARGEST_LITERAL = 1024  # values
 LONGEST_TEXT = 4096  # characters of one text in the key's fields
 HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def checked_key(key: str) -> str:
+    """The key, which becomes a part of paths. Raises StoreError for what is none."""
+    if not HEX64.fullmatch(key):
+        raise StoreError(f"{key[:80]!r} is not a key (64 hexadecimal digits)")
+    return key
 
 
 @dataclass(frozen=True)

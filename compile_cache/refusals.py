@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compile_cache import files, owner
-from compile_cache.errors import StoreError
-from compile_cache.manifest import HEX64
+from compile_cache.manifest import HEX64, checked_key
 
 LARGEST = 8192  # bytes
 
@@ -70,9 +69,7 @@ class Refusals:
             self._note(key).unlink()
 
     def _note(self, key: str) -> Path:
-        if not HEX64.fullmatch(key):
-            raise StoreError(f"{key[:80]!r} is not a key (64 hexadecimal digits)")
-        return self._root / f"{key}.json"
+        return self._root / f"{checked_key(key)}.json"
 
     def all(self) -> list[tuple[str, Refusal]]:
         """(key, refusal) of every note."""

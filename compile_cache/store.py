@@ -22,7 +22,7 @@ from pathlib import Path
 
 from compile_cache import files, owner, provenance
 from compile_cache.errors import PackageRefused, StoreError
-from compile_cache.manifest import HEX64, PACKAGE, Manifest, parse
+from compile_cache.manifest import HEX64, PACKAGE, Manifest, checked_key, parse
 from compile_cache.place import default_root
 from compile_cache.quarantine import Quarantine
 from compile_cache.verify import check_package, read_manifest
@@ -219,7 +219,7 @@ class LocalStore:
         try:
             with suppress(OSError):
                 self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-                handle = os.open(self._locks / self._checked(key), os.O_RDWR | os.O_CREAT, 0o600)
+                handle = os.open(self._locks / checked_key(key), os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
@@ -229,10 +229,4 @@ class LocalStore:
     # -- inner things
 
     def _folder(self, key: str) -> Path:
-        return self._entries / self._checked(key)
-
-    @staticmethod
-    def _checked(key: str) -> str:
-        if not HEX64.fullmatch(key):
-            raise StoreError(f"{key[:80]!r} is not a key (64 hexadecimal digits)")
-        return key
+        return self._entries / checked_key(key)

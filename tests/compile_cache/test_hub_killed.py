@@ -21,6 +21,7 @@ from compile_cache.hub_repo import HubRepo
 from compile_cache.manifest import PACKAGE
 from compile_cache.store import MANIFEST, LocalStore
 from tests.compile_cache.hubs import REPO, TOKEN, Trial, machine, offer, settle
+from tests.compile_cache.killing import after, die, half_a_file
 from tests.fixtures.fake_hub import FakeHub
 
 fork = multiprocessing.get_context("fork")
@@ -47,32 +48,8 @@ def own_places(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
 
 
-def die(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def after(function: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
-    """The function, and then death, when it has been called so many times."""
-    calls: list[int] = []
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        calls.append(1)
-        if len(calls) == times:
-            die()
-        return result
-
-    return wrapped
-
-
 def half_a_chunk(file: hub_repo._File, data: bytes) -> None:
     os.write(file._handle, data[: len(data) // 2])
-    die()
-
-
-def half_a_file(source: Any, target: Any, size: int) -> None:
-    target.write(source.read()[:100])
-    target.flush()
     die()
 
 

@@ -25,6 +25,7 @@ from compile_cache.manifest import Manifest
 from compile_cache.produce import produce
 from compile_cache.proof import Call, Proof
 from compile_cache.store import LocalStore
+from tests.compile_cache.killing import die
 
 fork = multiprocessing.get_context("fork")
 IDENTITY = EntryPoint("run", torch.nn.Identity(), (torch.zeros(2),), input_names=("x",))
@@ -67,10 +68,6 @@ def test_four_builders_of_one_key_build_once(store, small, tmp_path):
     assert [child.exitcode for child in children] == [0] * 4
     assert len(log.read_text().split()) == 1
     assert store.find(small[0].key) is not None
-
-
-def die(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def half_built(entry_points: list, out: Path, options: dict | None, progress: Progress) -> None:

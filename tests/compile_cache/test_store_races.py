@@ -15,41 +15,19 @@ import pytest
 from compile_cache import files as files_module
 from compile_cache import owner
 from compile_cache.store import LocalStore
+from tests.compile_cache.killing import after, die, half_a_file
 
 fork = multiprocessing.get_context("fork")
 
 
-def _kill(*_args, **_kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _half_then_kill(source, target, size):
-    target.write(source.read()[:50])
-    target.flush()
-    _kill()
-
-
-def _after(function, times: int = 1):
-    calls = []
-
-    def wrapped(*args, **kwargs):
-        result = function(*args, **kwargs)
-        calls.append(1)
-        if len(calls) == times:
-            _kill()
-        return result
-
-    return wrapped
-
-
 KILLS = {
-    "before the package": (files_module, "write_new", lambda: _kill),
-    "half of the package": (shutil, "copyfileobj", lambda: _half_then_kill),
-    "after the package": (files_module, "write_new", lambda: _after(files_module.write_new)),
-    "after the manifest": (files_module, "write_new", lambda: _after(files_module.write_new, 2)),
-    "before the rename": (os, "rename", lambda: _kill),
-    "after the rename": (os, "rename", lambda: _after(os.rename)),
-    "before the folder is synced": (files_module, "sync", lambda: _after(files_module.sync)),
+    "before the package": (files_module, "write_new", lambda: die),
+    "half of the package": (shutil, "copyfileobj", lambda: half_a_file),
+    "after the package": (files_module, "write_new", lambda: after(files_module.write_new)),
+    "after the manifest": (files_module, "write_new", lambda: after(files_module.write_new, 2)),
+    "before the rename": (os, "rename", lambda: die),
+    "after the rename": (os, "rename", lambda: after(os.rename)),
+    "before the folder is synced": (files_module, "sync", lambda: after(files_module.sync)),
 }
 
 
