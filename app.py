@@ -52,10 +52,11 @@ KNOWS = (
     "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
 )
 ON_ZERO = spaces.config.Config.zero_gpu
+TRIAL = 30  # seconds more for the first request with a binary from the Hub, which is tried out on the GPU then
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
 try:
-    serving = Serving(MODEL)
+    serving = Serving(MODEL, lent=ON_ZERO)
 except ConfigError as error:
     sys.exit(f"The model in {MODEL} cannot be used: {error}")
 rollout = serving.pipeline.config.rollout
@@ -69,7 +70,7 @@ stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended
 
 def seconds_of(request: Request, key: str | None = None) -> int:
     """What `blocks_of` will need, asked by the platform with the same arguments."""
-    return durations.estimate(request, serving.pipeline.runner.mode)
+    return durations.estimate(request, serving.pipeline.runner.mode) + TRIAL * serving.untried
 
 
 def quota_of(seconds: int) -> int:
@@ -91,7 +92,7 @@ def built_on_gpu() -> dict[str, Any]:
     """Compiles the graph in a GPU worker; see `built`. The platform grants that many seconds until the page is up."""
     if ON_ZERO:
         mend_torch()
-    return built(serving.folder)
+    return built(serving.parts)
 
 
 def mend_torch() -> None:
@@ -132,24 +133,26 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
 def lent(request: Request) -> Iterator[Block | Served]:
     """The request's parts, from which later estimates learn. On ZeroGPU, where all that can fail in this process is
     the platform, its errors are told in words for visitors."""
-    mode, made = serving.pipeline.runner.mode, 0
-    with closing(blocks_of(request, serving.pipeline.runner.origin.key)) as source:
+    runner, untried, made = serving.pipeline.runner, serving.untried, 0
+    with closing(blocks_of(request, runner.origin.key)) as source:
         try:
             for part in source:
                 if isinstance(part, Block):
                     made += 1
                 else:
-                    if made and not part.problem:
+                    if made and not part.problem and not untried:
                         durations.learn(request, part, made)
                     if part.found:
                         serving.move(part.found, build_on_gpu)
+                    else:
+                        serving.opened(runner.origin.key, part, build_on_gpu)
                 yield part
         except Exception as error:
             if not ON_ZERO:
                 raise
             log.warning("ZeroGPU: %s: %s", *told(error))
             if (words := plain_words(*told(error))) == ENDED:
-                durations.ran_out(mode)
+                durations.ran_out(runner.mode)
             raise SourceFailed(words) from error
 
 

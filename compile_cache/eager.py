@@ -41,7 +41,11 @@ def compare(
     copies: dict[int, Tensor] = {}  # the caller's tensors stay as they are; one shared by several calls stays shared
     worst = 0.0
     for index, call in enumerate(calls):
-        inputs = [copies.setdefault(id(tensor), tensor.clone()) for tensor in call.inputs]
+        place = specs[call.entry_point].inputs
+        inputs = [
+            copies.setdefault(id(tensor), tensor.to(spec.device, copy=True))
+            for tensor, spec in zip(call.inputs, place, strict=True)
+        ]
         outputs = _run(points[call.entry_point], weights[call.entry_point], inputs, index)
         pairs = (("output", outputs, proof.outputs[index]), ("input", inputs, proof.inputs[index]))
         for kind, ours, theirs in pairs:

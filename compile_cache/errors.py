@@ -55,6 +55,10 @@ class TrialUnfinished(SmokeFailed):
     """The trial run was not made, or was ended from outside: that says nothing against the package."""
 
 
+class DeviceMissing(TrialUnfinished):
+    """The process of a trial run has not got the device that the package is for."""
+
+
 class StoreError(CompileCacheError):
     """The store could not do what was asked: disk full, read-only, not private."""
 

@@ -103,7 +103,7 @@ class HubStore:
         One that was pulled needs no request. Raises PackageRefused when there is one that fails a check, HubError
         when the Hub cannot be asked or is not done in time, StoreError when there is no room.
         """
-        entry = self._find_pulled(key)
+        entry = self.find_pulled(key)
         if entry is not None:
             return entry
         folder = scratch.make()
@@ -119,12 +119,38 @@ class HubStore:
             if not kept:
                 scratch.remove(folder)
 
-    def pull(self, key: str) -> Entry | None:
+    def find_pulled(self, key: str) -> Entry | None:
+        """An entry that was pulled from this repository, tried out now and moved to the local store; None where the
+        Hub is to be asked. Makes no request. Raises like `find`."""
+        if not (self._local.root / PULLED).is_dir():
+            return None
+        pulled = self._pulled()
+        try:
+            entry = pulled.find(key)
+            origin = None if entry is None else provenance.read(entry.package.parent, entry.manifest)
+            if origin is None or origin.repo != self.repo:
+                return None
+            self._pins.check(key, entry.manifest.content)
+        except PackageRefused as error:  # damaged meanwhile, or pinned to another content
+            pulled.reject(key, str(error))
+            return None
+        try:
+            taken = self._take(Fetched(Content(self.repo, origin.commit), entry.manifest, entry.package))
+        except PackageRefused as error:
+            pulled.reject(key, str(error))
+            raise
+        if taken.package != entry.package:
+            with suppress(StoreError):
+                pulled.remove(key)
+        return taken
+
+    def pull(self, key: str, *, anew: bool = True) -> Entry | None:
         """Downloads an entry for a later `find`, which tries it out; None when the repository has none.
 
-        What was refused before is looked at anew. Raises like `find`.
+        anew: whether to look again at what was refused before. Raises like `find`.
         """
-        self.refusals.forget(key)
+        if anew:
+            self.refusals.forget(key)
         with scratch.folder() as folder:
             fetched = self.fetch(key, folder)
             if fetched is None:
@@ -211,30 +237,6 @@ class HubStore:
 
     def _pulled(self) -> LocalStore:
         return LocalStore(self._local.root / PULLED)
-
-    def _find_pulled(self, key: str) -> Entry | None:
-        """An entry that was pulled from this repository, tried out now; None where the Hub is to be asked."""
-        if not (self._local.root / PULLED).is_dir():
-            return None
-        pulled = self._pulled()
-        try:
-            entry = pulled.find(key)
-            origin = None if entry is None else provenance.read(entry.package.parent, entry.manifest)
-            if origin is None or origin.repo != self.repo:
-                return None
-            self._pins.check(key, entry.manifest.content)
-        except PackageRefused as error:  # damaged meanwhile, or pinned to another content
-            pulled.reject(key, str(error))
-            return None
-        try:
-            taken = self._take(Fetched(Content(self.repo, origin.commit), entry.manifest, entry.package))
-        except PackageRefused as error:
-            pulled.reject(key, str(error))
-            raise
-        if taken.package != entry.package:
-            with suppress(StoreError):
-                pulled.remove(key)
-        return taken
 
     def _take(self, fetched: Fetched) -> Entry:
         key = fetched.manifest.key

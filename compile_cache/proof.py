@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -131,6 +132,11 @@ def _run(
         last = (folder / "err").read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise SmokeFailed(f"the trial run failed with exit code {done.returncode}: {last[0][:500]}")
     answer = json.loads(result.read_text())
+    if not answer.get("device", True) and torch.cuda.is_available():
+        # Lent to this process alone, which is made for such tasks and may die of them.
+        from compile_cache import trial
+
+        return trial.run(folder)
     if "error" in answer:
         kind = TrialUnfinished if answer["machine"] else SmokeFailed
         raise kind(f"the trial run failed: {answer['error']}")

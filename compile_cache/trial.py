@@ -23,7 +23,7 @@ from torch import Tensor
 
 from compile_cache import synthetic
 from compile_cache.binary import open_binary
-from compile_cache.errors import CompileCacheError, StoreError
+from compile_cache.errors import CompileCacheError, DeviceMissing, StoreError
 from compile_cache.manifest import parse
 from compile_cache.specs import dtype_name
 
@@ -41,10 +41,12 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Runs the job; what goes into result.json."""
+    """Runs the job; what goes into result.json. Raises DeviceMissing, CompileCacheError and what a bad job raises."""
     job = json.loads((folder / "job.json").read_text())
     manifest = parse((folder / "manifest.json").read_bytes())
     device = torch.device(manifest.fields["environment"]["device"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceMissing("the process of the trial run has no GPU")
     stored = {name: tensor.to(device) for name, tensor in load_file(folder / "tensors.safetensors").items()}
     weights = {name: synthetic.weights(spec, manifest.bound[name]) for name, spec in manifest.entry_points.items()}
     binary = open_binary(Path(job["package"]), weights, manifest)
@@ -72,8 +74,9 @@ def main(folder: Path) -> int:
     try:
         result, code = run(folder), 0
     except (CompileCacheError, OSError, AttributeError, ValueError, TypeError, LookupError, MemoryError) as error:
-        machine = isinstance(error, StoreError | OSError | MemoryError)  # no room, for example
-        result, code = {"error": f"{type(error).__name__}: {error}"[:2000], "machine": machine}, 1
+        machine = isinstance(error, DeviceMissing | StoreError | OSError | MemoryError)  # no room, for example
+        result = {"error": f"{type(error).__name__}: {error}"[:2000], "machine": machine}
+        result["device"], code = not isinstance(error, DeviceMissing), 1
     (folder / "result.json").write_text(json.dumps(result))
     return code
 

@@ -93,6 +93,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
                         help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                        help="auto: what ONEGRAPH_DEVICE says, else a GPU if there is one")  # fmt: skip
     parser.add_argument("--threads", type=_threads, metavar="N", help="CPU threads of torch (default: its own choice)")
 
 
@@ -104,8 +106,9 @@ def _threads(text: str) -> int:
 
 def _generate(args: argparse.Namespace) -> int:
     started = time.perf_counter()
-    from .binary import open_runner
+    from .binary import open_parts
     from .forms import settings_of
+    from .parts import load_parts
     from .pipeline import Pipeline
     from .sources import hub_source, local_source
     from .video import Mp4Writer
@@ -113,9 +116,10 @@ def _generate(args: argparse.Namespace) -> int:
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
         raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
-    hub = hub_source(args.model, args.dtype, progress=lambda text: print(text, file=sys.stderr))
+    parts = load_parts(args.model, args.dtype, args.device)
+    hub = hub_source(parts.config, parts.dtype, progress=lambda text: print(text, file=sys.stderr))
     sources = [local_source(), *([hub] if hub else [])]
-    pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype, sources))
+    pipeline = Pipeline(args.model, open_parts(parts, args.mode, sources))
     request = pipeline.check(_request(args, pipeline.config.rollout))
     loaded = time.perf_counter()
     sha, frames, first, report = hashlib.sha256(), 0, None, {}
@@ -164,9 +168,11 @@ def _request(args: argparse.Namespace, rollout: Any) -> Any:
 def _compile(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     from .binary import build
+    from .parts import load_parts
 
     _set_threads(args)
-    entry = build(args.model, dtype=args.dtype, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    parts = load_parts(args.model, args.dtype, args.device)
+    entry = build(parts, progress=lambda text: print(text, file=sys.stderr, flush=True))
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
     _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
@@ -177,9 +183,10 @@ def _explain(args: argparse.Namespace) -> int:
     from compile_cache import explain
     from compile_cache.store import LocalStore
 
-    from .binary import fields_of
+    from .binary import binary_fields
+    from .parts import load_parts
 
-    store, fields = LocalStore(), fields_of(args.model, args.dtype)
+    store, fields = LocalStore(), binary_fields(load_parts(args.model, args.dtype, args.device))
     _tell(args, explain.report(store, fields), "\n".join(explain.report_words(store, fields)))
     return 0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -28,27 +29,31 @@ class Held:
     shared_memory: int | None  # mapped from /dev/shm and the like
     weights: int
     private_weights: int | None  # in whole pages, so that it is a little less than `weights` where all are private
+    device: int | None  # of tensors on a GPU
 
     def __str__(self) -> str:
+        gpu = "" if self.device is None else f"; {_mb(self.device)} on the GPU"
         return (
             f"{_mb(self.resident)} resident, {_mb(self.private)} of it private, {_mb(self.shared_memory)} shared "
-            f"memory; weights {_mb(self.weights)}, {_mb(self.private_weights)} of them private"
+            f"memory; weights {_mb(self.weights)}, {_mb(self.private_weights)} of them private{gpu}"
         )
 
 
-def held(weights: Iterable[Tensor]) -> Held:
-    """What this process holds now. Tensors that share memory count once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in weights}
-    sizes = [(start, storage.nbytes()) for start, storage in storages.items()]
-    on_cpu = [(start, storage.nbytes()) for start, storage in storages.items() if storage.device.type == "cpu"]
+def held(weights: Iterable[Tensor], away: int = 0) -> Held:
+    """What this process holds now. weights: those on the CPU; of them, what shares memory counts once.
+
+    away: bytes of weights for a GPU, of which this process may hold no more than the names.
+    """
+    here = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights}
     all_pages, kinds = _figures("smaps_rollup"), _figures("status")
     private = [all_pages[name] for name in ("Private_Clean", "Private_Dirty") if name in all_pages]
     return Held(
         resident=all_pages.get("Rss"),
         private=sum(private) if private else None,
         shared_memory=kinds.get("RssShmem"),
-        weights=sum(size for _, size in sizes),
-        private_weights=_private(on_cpu),
+        weights=sum(here.values()) + away,
+        private_weights=_private(here.items()),
+        device=torch.cuda.memory_allocated() if away and torch.cuda.is_initialized() else None,
     )
 
 

@@ -10,12 +10,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from compile_cache.errors import CompileCacheError
 
 from .binary import build
+from .parts import Parts
 from .pipeline import Block, GenerationError, Request
 from .recording import Served
 from .serving import Serving
@@ -37,12 +37,12 @@ def work(serving: Serving, request: Request, key: str | None) -> Iterator[Block 
     yield replace(serving.served(pipeline), problem=problem, seconds=last or 0.0, first_seconds=first or 0.0)
 
 
-def built(folder: Path) -> dict[str, Any]:
-    """Compiles the graph of the model in `folder` into the store, which the parent shares. Returns the process, the
+def built(parts: Parts) -> dict[str, Any]:
+    """Compiles the graph of the model into the store, which the parent shares. Returns the process, the
     binary's key, size and path, and the seconds it took; or the process and the error."""
     began = time.perf_counter()
     try:
-        entry = build(folder)
+        entry = build(parts)
     except CompileCacheError as error:
         return {"process": os.getpid(), "error": str(error)}
     return {

@@ -1,4 +1,5 @@
-"""What runs the graph's entry points: the interface, and the modules themselves (eager or torch.compile).
+"""What runs the graph's entry points: the interface, the modules themselves (eager or torch.compile), and a name tag
+for what runs in another process.
 
 The compiled binary, which offers the same interface, is in binary.py.
 """
@@ -7,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .config import ModelConfig
-from .control import GRAPH, PYTHON, Control
-from .generator import Condition, Generate
-from .weights import load_text_encoder, load_transformer, load_vae, read_tensors
+from .parts import Parts
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,11 @@ class Runner(Protocol):
 class ModuleRunner:
     """The entry points as PyTorch modules."""
 
-    def __init__(self, mode: str, modules: Mapping[str, nn.Module], dtype: torch.dtype, origin: Origin) -> None:
+    def __init__(self, mode: str, parts: Parts, modules: Mapping[str, nn.Module], origin: Origin) -> None:
         self.mode = mode
         self.origin = origin
-        self.dtype = dtype
-        self.device = torch.device("cpu")
+        self.dtype = parts.dtype
+        self.device = parts.device
         self._modules = modules
 
     @torch.no_grad()
@@ -64,21 +61,27 @@ class ModuleRunner:
         return [tensor for module in self._modules.values() for tensor in (*module.parameters(), *module.buffers())]
 
 
-def build_modules(folder: Path, config: ModelConfig, dtype: torch.dtype, control: Control) -> dict[str, nn.Module]:
-    """Entry point -> module, sharing one transformer. Raises WeightsError naming what does not fit."""
-    transformer = load_transformer(config, read_tensors(folder, "transformer", dtype))
-    vae = load_vae(config, read_tensors(folder, "vae", dtype))
-    text_encoder = load_text_encoder(config, read_tensors(folder, "text_encoder", dtype))
-    condition, generate = Condition(text_encoder, transformer), Generate(transformer, vae, config, control)
-    return {"condition": condition.eval(), "generate": generate.eval()}
+class Named:
+    """What a fork of this process will open, by name: where only forks have the device, nothing runs in this one."""
+
+    def __init__(self, mode: str, parts: Parts, origin: Origin, *, tried: bool = True) -> None:
+        """tried: whether a binary has had its trial run on this machine."""
+        self.mode = mode
+        self.origin = origin
+        self.dtype = parts.dtype
+        self.device = parts.device
+        self.tried = tried
+        self.weights = parts.weights
+
+    def run(self, entry_point: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        raise RuntimeError(f"{entry_point} cannot be run in the process that only names what runs elsewhere")
 
 
-def eager_runner(folder: Path, config: ModelConfig, dtype: torch.dtype, reason: str) -> ModuleRunner:
-    return ModuleRunner("eager", build_modules(folder, config, dtype, PYTHON), dtype, Origin(reason=reason))
+def eager_runner(parts: Parts, reason: str) -> ModuleRunner:
+    return ModuleRunner("eager", parts, parts.modules(), Origin(reason=reason))
 
 
-def jit_runner(folder: Path, config: ModelConfig, dtype: torch.dtype) -> ModuleRunner:
+def jit_runner(parts: Parts) -> ModuleRunner:
     """torch.compile of the same graph, compiled at the first run of each entry point."""
-    modules = build_modules(folder, config, dtype, GRAPH)
-    compiled = {name: torch.compile(module, fullgraph=True) for name, module in modules.items()}
-    return ModuleRunner("jit", compiled, dtype, Origin(reason="torch.compile was asked for"))
+    compiled = {name: torch.compile(module, fullgraph=True) for name, module in parts.graph().items()}
+    return ModuleRunner("jit", parts, compiled, Origin(reason="torch.compile was asked for"))

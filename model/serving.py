@@ -4,6 +4,9 @@ Both happen beside the requests or before them: first the Hub repository that th
 runs, in a process of its own which does not outlive this one, or as the caller says, and is offered to that
 repository. New requests get the new binary, running ones end on what they began with. Nothing here knows of pages or
 visitors.
+
+Where only forks of this process have the device, this one finds and verifies the binary, and its forks try it out
+and open it. The weights are placed before any of that, once, for all that ever runs.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from compile_cache.hardware import place_here, unlike
 from compile_cache.hub import HubStore
 from compile_cache.store import LocalStore
 
-from .binary import DEVICE, open_runner, why
+from .binary import BinaryMissing, binary_fields, name_parts, open_parts, why
 from .leash import leashed
 from .memory import held
+from .parts import load_parts
 from .pipeline import Pipeline
 from .recording import Served
-from .sources import hub_source, local_source
+from .runner import Named, Origin, Runner
+from .sources import Downloaded, Untried, hub_source, local_source
 from .status import Status, without_folders
 
 log = logging.getLogger(__name__)
@@ -43,19 +48,29 @@ _ROOT = Path(__file__).parent.parent  # where `python -m model` is found
 class Serving:
     """Holds the current pipeline of one model folder. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "auto", *, lent: bool = False) -> None:
+        """device: a name of `device.DEVICES`. lent: whether a GPU is lent to forks of this process, for a request.
+
+        Raises ConfigError, naming the file, where the model cannot be used.
+        """
         self.folder = folder.resolve()  # the build runs in another working directory
+        self.parts = load_parts(self.folder, device=device)
+        self._namer = os.getpid() if lent and self.parts.device.type != "cpu" else None  # opens nothing itself
         self._building: str | None = None
         self._failure: str | None = None
         self._published: str | None = None
         self._tried: list[str] = []  # and why it does not serve
-        self._place = place_here(DEVICE)  # the environment where requests run, as far as it is known
+        self._fields = binary_fields(self.parts)  # of the key
+        self._place = self._fields["environment"]  # where requests run, as far as it is known
         self._places = [self._place]  # every one that was ever told of
-        self._elsewhere = False  # whether this process is not where the one that forked it believed
+        self._moved = False  # whether this process is not where the one that forked it believed
         self._asked: str | None = None  # the last binary that the parent had and this process had not
+        self._refused: set[str] = set()  # binaries that forks could not use
         self._measured: list[tuple[int, str]] = []
         self._lock = threading.Lock()
         self.pipeline = self._open()
+        if self._names_only and self.pipeline.runner.mode == "eager":
+            self.parts.modules()  # once, for all forks
 
     def prepare_in_background(self, build: Build | None = None, when: threading.Event | None = None) -> None:
         """Gets a binary if none is loaded: from the Hub repository, else by a build. Returns at once.
@@ -74,14 +89,14 @@ class Serving:
     def holding(self, key: str | None) -> Pipeline:
         """The pipeline for a request, where the parent holds the binary `key`, in the process that runs it.
 
-        Looks for a binary again where the hardware is not what the parent was told, and where this process was forked
-        before the parent had one.
+        Looks for a binary again where the hardware is not what the parent was told, where this process was forked
+        before the parent had one, and where the parent could not open it.
         """
-        place = place_here(DEVICE)
+        place, runner = place_here(self.parts.device), self.pipeline.runner
         if other := self._unlike(place):
-            self._place, self._elsewhere, self._asked = place, True, key
+            self._place, self._moved, self._asked = place, True, key
             self.pipeline = self._open(after=other)
-        elif key is not None and key not in (self.pipeline.runner.origin.key, self._asked):
+        elif isinstance(runner, Named) or (key is not None and key not in (runner.origin.key, self._asked)):
             self._asked, self.pipeline = key, self._open()
         return self.pipeline
 
@@ -94,6 +109,29 @@ class Serving:
             self._places.append(place)
             self._building = "starting"
         threading.Thread(target=self._move, args=(place, build), name="move", daemon=True).start()
+
+    def opened(self, key: str | None, served: Served, build: Build) -> None:
+        """How the binary `key`, which this process only named, fared in the fork that served a request: tried out and
+        used, or not. Then another one is got beside the requests, once."""
+        with self._lock:
+            runner = self.pipeline.runner
+            if not isinstance(runner, Named) or key is None or runner.origin.key != key:
+                return
+            if served.mode == "aot":
+                runner.tried = True
+                return
+            self.pipeline = self._eager(f"it could not be used: {served.reason}")
+            if key in self._refused:
+                return
+            self._refused.add(key)
+            self._building = "starting"
+        threading.Thread(target=self._again, args=(build,), name="again", daemon=True).start()
+
+    @property
+    def untried(self) -> bool:
+        """Whether the next request begins with the trial run of a binary."""
+        runner = self.pipeline.runner
+        return isinstance(runner, Named) and not runner.tried
 
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
@@ -117,7 +155,7 @@ class Serving:
         """What to say at the end of a request that this pipeline served."""
         runner = pipeline.runner
         reason = None if runner.mode == "aot" else self._reason()
-        found = self._place if self._elsewhere else None
+        found = self._place if self._moved else None
         source, reason = (text and without_folders(text) for text in (runner.origin.source, reason))
         return Served(runner.mode, runner.origin.key, source, reason, found=found)
 
@@ -125,7 +163,9 @@ class Serving:
         """Writes what this process holds into the log, once under each name."""
         if (process := (os.getpid(), name)) not in self._measured:
             self._measured.append(process)
-            log.info("memory of %s (%d): %s", name, os.getpid(), held(self.pipeline.runner.weights()))
+            away = self.parts.device.type != "cpu"
+            found = held([], self.parts.size) if away else held(self.pipeline.runner.weights())
+            log.info("memory of %s (%d): %s", name, os.getpid(), found)
 
     def _reason(self) -> str | None:
         return "; ".join(dict.fromkeys(self._tried)) or None
@@ -144,31 +184,59 @@ class Serving:
         return f"the hardware is not what was declared ({'; '.join(map(str, other))})" if other else None
 
     def _move(self, place: Mapping[str, Any], build: Build | None) -> None:
-        other, self._place, self._failure = self._unlike(place), place, None
+        other, self._place = self._unlike(place), place
+        self._again(build, after=other)
+
+    def _again(self, build: Build | None, after: str | None = None) -> None:
+        self._failure = None
         try:
-            self.pipeline = self._open(after=other)
+            self.pipeline = self._open(after)
             if self.pipeline.runner.mode != "aot":
                 self._prepare(build, None)
         finally:
             self._building = None
+
+    @property
+    def _names_only(self) -> bool:
+        """Whether this process may only name what its forks open."""
+        return self._namer == os.getpid()
 
     def _open(self, after: str | None = None) -> Pipeline:
         """What the store has for the place where requests run, else eager. after: why this is done again."""
         if after:
             log.warning("%s", after)
             self._tried.append(after)
-        runner = open_runner(self.folder, mode="auto", sources=[local_source()], environment=self._place)
+        if self._names_only:
+            try:
+                return Pipeline(self.folder, self._told(name_parts(self.parts, [local_source()], self._key_fields())))
+            except BinaryMissing as error:
+                return self._eager(error.reason)
+        hub = None if self._namer is None else self._hub()
+        sources = [local_source(), *([Downloaded(hub)] if hub else [])]
+        return Pipeline(self.folder, self._told(open_parts(self.parts, "auto", sources, self._key_fields())))
+
+    def _key_fields(self) -> dict[str, Any]:
+        return self._fields | {"environment": self._place}
+
+    def _eager(self, reason: str) -> Pipeline:
+        """For forks to run eagerly."""
+        return Pipeline(self.folder, self._told(Named("eager", self.parts, Origin(reason=reason))))
+
+    def _told(self, runner: Runner) -> Runner:
         if runner.origin.reason:
             self._tried.append(runner.origin.reason)
-        return Pipeline(self.folder, runner)
+        return runner
+
+    def _hub(self) -> HubStore | None:
+        return hub_source(self.parts.config, self.parts.dtype, progress=self._say)
 
     def _prepare(self, build: Build | None, when: threading.Event | None) -> None:
         if when is not None:
             when.wait()
         try:
-            hub = hub_source(self.folder, progress=self._say)
+            hub = self._hub()
             if hub is None or not self._fetch(hub):
-                self._build(build or [sys.executable, "-m", "model", "compile", "--model", str(self.folder), "--json"])
+                self._build(build or self._command())
                 if hub is not None and self._failure is None:
                     self._publish(hub)
         except CompileCacheError as error:  # of the local store
@@ -179,6 +247,10 @@ class Serving:
         finally:
             self._building = None
 
+    def _command(self) -> list[str]:
+        place = ["--model", str(self.folder), "--device", self.parts.device.type]
+        return [sys.executable, "-m", "model", "compile", *place, "--json"]
+
     def _say(self, text: str) -> None:
         self._building = text[:200]
 
@@ -186,14 +258,15 @@ class Serving:
         """Whether the repository has given a binary that serves now."""
         self._say(f"asking {hub.name}")
         try:
-            runner = open_runner(self.folder, mode="aot", sources=[hub], environment=self._place)
+            if self._names_only:
+                runner = name_parts(self.parts, [Untried(hub)], self._key_fields(), tried=False)
+            else:
+                runner = open_parts(self.parts, "aot", [hub], self._key_fields())
         except CompileCacheError as error:
             self._tried.append(why(error))
             log.info("%s", error)
             return False
-        if runner.origin.reason:
-            self._tried.append(runner.origin.reason)
-        self.pipeline = Pipeline(self.folder, runner)
+        self.pipeline = Pipeline(self.folder, self._told(runner))
         log.info("serving the binary of %s", runner.origin.source)
         return True
 

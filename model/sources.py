@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from compile_cache import proof
 from compile_cache.errors import StoreError
@@ -18,8 +21,8 @@ from compile_cache.pins import Pinned, Pins
 from compile_cache.sources import Source
 from compile_cache.store import Entry, LocalStore
 
-from .binary import pick_dtype, reference_calls
-from .config import read_config
+from .binary import reference_calls
+from .config import ModelConfig
 
 TRIAL_SECONDS = 120.0  # for the trial run of a download; a few, mostly for `import torch`, is what it takes
 PINS = Path(__file__).parent.parent / "pins.json"
@@ -47,14 +50,34 @@ def local_source(pins: Path = PINS) -> Source:
         return Unusable(error)
 
 
+class Untried:
+    """A repository, what of it is there being downloaded and checked, but not tried out here."""
+
+    def __init__(self, hub: HubStore) -> None:
+        self.name = hub.name
+        self.find = partial(hub.pull, anew=False)
+        self.reject = hub.reject
+
+
+class Downloaded:
+    """What was downloaded from a repository ahead; it is tried out now, and nobody is asked."""
+
+    def __init__(self, hub: HubStore) -> None:
+        self.name = hub.name
+        self.find = hub.find_pulled
+        self.reject = hub.reject
+
+
 def hub_source(
-    folder: Path, dtype: str = "auto", progress: Callable[[str], None] = lambda text: None, pins: Path = PINS
+    config: ModelConfig,
+    dtype: torch.dtype,
+    progress: Callable[[str], None] = lambda text: None,
+    pins: Path = PINS,
 ) -> HubStore | None:
     """The repository, whose binaries are tried out with this model's reference calls; None where none is named."""
 
     def prove(package: Path, manifest: Manifest) -> None:
-        calls = reference_calls(read_config(folder), pick_dtype(dtype))
-        proof.check(package, manifest, calls, timeout=TRIAL_SECONDS)
+        proof.check(package, manifest, reference_calls(config, dtype), timeout=TRIAL_SECONDS)
 
     return from_environment(LocalStore(), prove, pins=_read(pins), progress=progress)
 

@@ -29,19 +29,11 @@ class WeightsError(ConfigError):
     """A weights file is missing, damaged, or does not fit the configuration beside it."""
 
 
-def hardware_dtype(device: torch.device | str = "cpu") -> torch.dtype:
-    """bfloat16 where the processor or GPU multiplies it in hardware, else float32."""
-    if torch.device(device).type == "cuda":
-        return torch.bfloat16
-    supported = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if supported else torch.float32
-
-
-def read_tensors(folder: Path, part: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """All tensors of a part, in `dtype` on `device`. Raises WeightsError naming the file."""
+def read_tensors(folder: Path, part: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All tensors of a part, in `dtype` on the CPU. Raises WeightsError naming the file."""
     path = folder / FILES[part]
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing") from None

@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "model" / "tiny"
+os.environ.setdefault("ONEGRAPH_DEVICE", "cpu")  # what needs a GPU says so
 
 
 pytest_plugins = ["tests.fixtures.browser"]

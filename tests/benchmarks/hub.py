@@ -55,15 +55,15 @@ def worker(started: float) -> dict[str, float]:
     from compile_cache import hub_fetch, proof, sources
     from compile_cache.hub_repo import HubRepo
     from compile_cache.store import LocalStore
-    from model import binary
+    from model import binary, parts
     from model.__main__ import EMBEDDED
     from model.sources import hub_source, local_source
 
     seconds = {"Python and torch": time.time() - started}
     with ExitStack() as stack:
         for owner, name, stage in (
-            (binary, "bound_tensors", "weights read, key computed"),
-            (binary, "binary_key", "weights read, key computed"),
+            (parts, "load_parts", "weights read, key computed"),
+            (binary, "binary_fields", "weights read, key computed"),
             (HubRepo, "tip", "main's commit asked for"),
             (HubRepo, "manifest", "manifest fetched"),
             (HubRepo, "package", "package fetched and hashed"),
@@ -75,7 +75,8 @@ def worker(started: float) -> dict[str, float]:
             (sources, "open_binary", "opened, weights bound"),
         ):
             stack.enter_context(timed(seconds, owner, name, stage))
-        runner = binary.open_runner(EMBEDDED, "aot", sources=[local_source(), hub_source(EMBEDDED)])
+        model = parts.load_parts(EMBEDDED)
+        runner = binary.open_parts(model, "aot", [local_source(), hub_source(model.config, model.dtype)])
     return seconds | {"ready": time.time() - started, "bytes": runner.origin.size}
 
 

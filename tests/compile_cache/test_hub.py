@@ -281,6 +281,7 @@ def test_pulled_but_no_good(hub, sound, tmp_path):
     one.hub.pull(sound.key)
     assert "SIGSEGV" in line_of(lambda: one.hub.find(sound.key))
     assert "refused before" in line_of(lambda: one.hub.find(sound.key))
+    assert "refused before" in line_of(lambda: one.hub.pull(sound.key, anew=False))
     two = machine(tmp_path / "two", hub)
     two.hub.pull(sound.key).package.write_bytes(b"damaged meanwhile")
     assert two.hub.find(sound.key).package.read_bytes() == sound.package

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from compile_cache import trial
 from compile_cache.compiler import find_compiler
 from compile_cache.errors import SmokeFailed, TrialUnfinished
+from compile_cache.key import key_of
 from compile_cache.manifest import Manifest, parse
 from compile_cache.proof import Call, check, child_variables, prove
 from compile_cache.trial import digest_of
@@ -58,6 +60,21 @@ def test_refused(toy, change, reason):
     manifest, calls = change(toy.entry.manifest, toy.calls)
     with pytest.raises(SmokeFailed, match=reason):
         check(toy.entry.package, manifest, calls, timeout=120)
+
+
+def test_a_device_that_only_this_process_has(toy, monkeypatch):
+    """A GPU may be lent to a process and not to its children: then it runs the job itself, if it has one."""
+    fields = toy.entry.manifest.fields
+    fields = {**fields, "environment": {**fields["environment"], "device": "cuda"}}
+    manifest = dataclasses.replace(toy.entry.manifest, fields=fields, key=key_of(fields))
+    with pytest.raises(TrialUnfinished, match="the process of the trial run has no GPU"):
+        check(toy.entry.package, manifest, toy.calls, timeout=120)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(trial, "run", lambda folder: {"digest": json.loads((folder / "job.json").read_text())["keep"]})
+    with pytest.raises(SmokeFailed, match="another result here"):
+        check(toy.entry.package, manifest, toy.calls, timeout=120)
+    monkeypatch.setattr(trial, "run", lambda folder: {"digest": manifest.reference})
+    check(toy.entry.package, manifest, toy.calls, timeout=120)
 
 
 def test_a_call_that_fails(toy):
@@ -120,6 +137,7 @@ def test_a_portable_package_is_tried_with_kernels_of_its_level(small):
 HANGS = """
 import sys, torch
 from pathlib import Path
+from compile_cache.key import key_of
 from compile_cache.manifest import parse
 from compile_cache.proof import Call, prove
 package, manifest = Path(sys.argv[1]), parse(Path(sys.argv[2]).read_bytes())

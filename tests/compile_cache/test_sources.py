@@ -13,7 +13,7 @@ import torch
 from compile_cache.compiler import find_compiler
 from compile_cache.errors import ConstantMismatch, PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
-from compile_cache.sources import open_first
+from compile_cache.sources import find_first, open_first
 from compile_cache.store import MANIFEST, LocalStore
 from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
 
@@ -56,6 +56,9 @@ def test_order_and_record(toy):
         ("fifth", "refused"),
         ("local cache", "hit"),
     ]
+    named = find_first(toy.key, sources)
+    assert (named.entry, [a.outcome for a in named.tried]) == (answer.entry, [a.outcome for a in answer.tried])
+    assert find_first(toy.key, sources[:2]).entry is None
     assert "second: refused (its sha256 is wrong)" in answer.reason
     assert "OSError: boom" in answer.reason
 

@@ -136,15 +136,15 @@ def test_a_failed_run_does_not_poison_the_next(pipeline: Pipeline) -> None:
 
 def test_a_binary_for_other_weights_of_the_same_shape_is_the_same_binary(cache: Path, built: Built) -> None:
     """Weights are bound when a binary is loaded and their values are not in its key."""
-    import torch
 
-    from model.binary import binary_key, bound_tensors, pick_dtype
-    from model.config import read_config
+    from compile_cache.key import key_of
+    from model.binary import binary_fields
+    from model.parts import load_parts
 
-    config, dtype = read_config(EMBEDDED), pick_dtype("auto")
-    tensors = bound_tensors(EMBEDDED, config, dtype)
-    zeros = {entry: {n: torch.zeros_like(t) for n, t in named.items()} for entry, named in tensors.items()}
-    assert binary_key(config, dtype, zeros) == built("auto")["key"]
+    parts = load_parts(EMBEDDED)
+    for tensor in parts.weights():
+        tensor.detach().zero_()
+    assert key_of(binary_fields(parts)) == built("auto")["key"]
 
 
 DAMAGE = {

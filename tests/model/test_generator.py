@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from model.binary import open_runner
-from model.control import PYTHON
+from model.parts import load_parts
 from model.pipeline import GenerationError, Limits, Pipeline, Report, Request
-from model.runner import build_modules
 from tests.fixtures.folders import make_folder
 from tests.model.reference import Decisions, roll
 
@@ -44,7 +42,7 @@ def video(pipeline: Pipeline, request: Request, blocks_per_call: int = 1) -> tup
 
 
 def reference(folder: Path, pipeline: Pipeline, seed: int, blocks: int, **case) -> tuple[np.ndarray, Decisions]:
-    modules = build_modules(folder, pipeline.config, torch.float32, PYTHON)
+    modules = load_parts(folder, "float32").modules()
     ids, mask = pipeline._tokenizer.encode("a red ball")
     cross = [tensor.detach() for tensor in modules["condition"](ids, mask)]
     decisions = Decisions(**case)
@@ -122,7 +120,7 @@ def test_a_sink_is_kept(tmp_path: Path) -> None:
     frames, report = video(sunk, Request("a red ball", 3, 7, 64, 64))
     assert len(frames) == 81
     assert report.blocks == 7
-    modules = build_modules(folder, sunk.config, torch.float32, PYTHON)
+    modules = load_parts(folder, "float32").modules()
     cross = list(modules["condition"](*sunk._tokenizer.encode("a red ball")))
     generate = modules["generate"]
     expected = roll(generate.transformer, generate.vae, sunk.config, cross, seed=3, blocks=7, height=64, width=64,

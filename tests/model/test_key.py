@@ -12,10 +12,10 @@ import torch
 
 from compile_cache.trial import digest_of
 from model import binary
-from model.binary import GRAPH_SOURCES, fields_of, reference_calls
+from model.binary import GRAPH_SOURCES, reference_calls
 from model.config import read_config
 from model.state import new_state
-from tests.fixtures.folders import make_folder
+from tests.fixtures.folders import fields_of, make_folder
 
 PARTS = {"transformer": "transformer/config.json", "vae": "vae/config.json", "text": "text_encoder/config.json",
          "rollout": "onegraph.json"}  # fmt: skip
@@ -116,7 +116,8 @@ def test_the_calls_fit_the_entry_points_and_go_on_from_one_another(folder):
 CALLS = """
 import sys
 from pathlib import Path
-from model.binary import pick_dtype, reference_calls
+from model.binary import reference_calls
+from model.device import pick_dtype
 from model.config import read_config
 calls = reference_calls(read_config(Path(sys.argv[1])), pick_dtype("auto"))
 print(len(calls), [name for name in ("transformers", "torch._dynamo", "torch._inductor") if name in sys.modules])

@@ -54,6 +54,6 @@ def test_what_shares_memory_counts_once_and_a_file_is_shared_memory() -> None:
 
 
 def test_what_a_system_does_not_tell_is_unknown() -> None:
-    assert str(Held(None, None, 0, 15_000_000, None)) == (
+    assert str(Held(None, None, 0, 15_000_000, None, None)) == (
         "unknown resident, unknown of it private, 0.0 MB shared memory; weights 15.0 MB, unknown of them private"
     )

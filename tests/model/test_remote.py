@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from compile_cache.hardware import place_here
+from model import serving
 from model.pipeline import Block, GenerationError, Report, Request
 from model.recording import Served
 from model.remote import work
@@ -47,6 +49,8 @@ def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             opened.append(left.pop(0))
             return opened[-1]
 
+        monkeypatch.setattr(serving, "load_parts", lambda folder, device: SimpleNamespace(device=torch.device("cpu")))
+        monkeypatch.setattr(serving, "binary_fields", lambda parts: {"environment": place_here("cpu")})
         monkeypatch.setattr(Serving, "_open", open_next)
         return Serving(tmp_path), opened
 
@@ -54,8 +58,8 @@ def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
 
 
 def test_blocks_then_what_ran(held: Callable[..., Any]) -> None:
-    serving, opened = held(Held("k1"))
-    *blocks, end = work(serving, REQUEST, "k1")
+    now, opened = held(Held("k1"))
+    *blocks, end = work(now, REQUEST, "k1")
     assert blocks == BLOCKS
     assert isinstance(end, Served)
     assert (end.mode, end.key, end.source, end.problem) == ("aot", "k1", "local cache", None)
@@ -64,40 +68,40 @@ def test_blocks_then_what_ran(held: Callable[..., Any]) -> None:
 
 
 def test_the_binary_that_came_later_is_opened_once(held: Callable[..., Any]) -> None:
-    serving, opened = held(Held(None), Held("k1"))
+    now, opened = held(Held(None), Held("k1"))
     for _ in range(3):
-        *_, end = work(serving, REQUEST, "k1")
+        *_, end = work(now, REQUEST, "k1")
         assert (end.mode, end.key) == ("aot", "k1")
     assert len(opened) == 2
 
 
 def test_without_a_binary_nothing_is_opened(held: Callable[..., Any]) -> None:
-    serving, opened = held(Held(None))
-    *_, end = work(serving, REQUEST, None)
+    now, opened = held(Held(None))
+    *_, end = work(now, REQUEST, None)
     assert (end.mode, len(opened)) == ("eager", 1)
 
 
 def test_on_other_hardware_the_parents_binary_is_not_run(
     held: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving, opened = held(Held("k1"), Held(None), Held("k2"))
+    now, opened = held(Held("k1"), Held(None), Held("k2"))
     place = {**place_here("cpu"), "capability": "9.0"}
     monkeypatch.setattr("model.serving.place_here", lambda device: place)
     for _ in range(2):  # until the parent has moved, it names its own
-        *_, end = work(serving, REQUEST, "k1")
+        *_, end = work(now, REQUEST, "k1")
         assert (end.mode, end.found, len(opened)) == ("eager", place, 2)
-    *_, end = work(serving, REQUEST, "k2")
+    *_, end = work(now, REQUEST, "k2")
     assert (end.mode, end.key, len(opened)) == ("aot", "k2", 3)
 
 
 def test_numbers_that_break_are_sent_as_a_value(held: Callable[..., Any]) -> None:
-    serving, _ = held(Held("k1", GenerationError(Report(blocks=2))))
-    *blocks, end = work(serving, REQUEST, "k1")
+    now, _ = held(Held("k1", GenerationError(Report(blocks=2))))
+    *blocks, end = work(now, REQUEST, "k1")
     assert len(blocks) == 2
     assert "not finite in block 3" in end.problem
 
 
 def test_what_is_sent_is_small(held: Callable[..., Any]) -> None:
-    serving, _ = held(Held("k1"))
-    for part, limit in zip(work(serving, REQUEST, "k1"), (60_000, 60_000, 1000), strict=True):
+    now, _ = held(Held("k1"))
+    for part, limit in zip(work(now, REQUEST, "k1"), (60_000, 60_000, 1000), strict=True):
         assert len(pickle.dumps(part)) < limit

@@ -21,13 +21,15 @@ from compile_cache.store import LocalStore
 from model import serving
 from model.binary import BinaryMissing
 from model.pipeline import Request
-from model.runner import Origin
+from model.recording import Served
+from model.runner import Named, Origin
 from model.serving import Serving, step_in
 from model.status import without_folders
 from tests.conftest import EMBEDDED
 from tests.fixtures.damage import DAMAGE, plant
 
 EAGER = SimpleNamespace(mode="eager", origin=Origin(reason="no binary for this machine yet"))
+NOTHING = SimpleNamespace(device=torch.device("cpu"), config=None, dtype=torch.float32, weights=list)
 AOT = SimpleNamespace(mode="aot", origin=Origin("local cache", "ab" * 32, 900_000, 0.04))
 
 
@@ -48,7 +50,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
 
     def make(*runners: SimpleNamespace) -> Serving:
         found = iter(runners)
-        monkeypatch.setattr(serving, "open_runner", lambda folder, **named: next(found))
+        monkeypatch.setattr(serving, "load_parts", lambda folder, device: NOTHING)
+        monkeypatch.setattr(serving, "binary_fields", lambda parts: {"environment": place_here("cpu")})
+        monkeypatch.setattr(serving, "open_parts", lambda *given: next(found))
         monkeypatch.setattr(serving, "Pipeline", lambda folder, runner: SimpleNamespace(runner=runner))
         return Serving(Path("somewhere"))
 
@@ -125,6 +129,29 @@ def test_a_move_to_other_hardware_is_made_once(served: Callable[..., Serving]) -
     assert (now.status().building, built) == (None, [1])
 
 
+def named(key: str | None, *, tried: bool = True) -> Named:
+    origin = Origin(key=key, reason=None if key else "there is none")
+    return Named("aot" if key else "eager", NOTHING, origin, tried=tried)
+
+
+def test_a_named_binary_is_tried_out_elsewhere(served: Callable[..., Serving]) -> None:
+    now = served(named("k", tried=False))
+    now.opened("an older one", Served("eager"), raises)
+    assert (now.untried, now.status().label) == (True, "AoT")
+    now.opened("k", Served("aot", "k"), raises)
+    assert (now.untried, now.status().label) == (False, "AoT")
+
+
+def test_a_named_binary_that_cannot_be_used_is_replaced_once(served: Callable[..., Serving]) -> None:
+    now, built = served(named("k"), named(None), named("k")), []
+    for _ in range(2):
+        now.opened("k", Served("eager", reason="no kernel image"), lambda: built.append(1))
+        until(lambda: now.status().building is None)
+    assert built == [1]
+    assert (now.status().mode, now.untried) == ("eager", False)
+    assert "it could not be used: no kernel image" in now.status().facts()["Why"]
+
+
 def test_a_binary_that_is_there_is_not_built(served: Callable[..., Serving]) -> None:
     now = served(AOT)
     now.prepare_in_background(script("raise SystemExit('must not run')"))
@@ -181,13 +208,13 @@ class Repository:
         return SimpleNamespace(text=self.answer)
 
 
-def missing(folder: Path, **named: Any) -> SimpleNamespace:
+def missing(*given: Any) -> SimpleNamespace:
     raise BinaryMissing("ab" * 32, "Hub me/binaries has none")
 
 
 def test_a_binary_from_the_hub_is_not_built(served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch) -> None:
     now = served(EAGER, AOT)
-    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: Repository(True))
+    monkeypatch.setattr(serving, "hub_source", lambda config, dtype, progress: Repository(True))
     now.prepare_in_background(script("raise SystemExit('must not run')"))
     until(lambda: now.status().building is None)
     assert (now.status().mode, now.status().failure, now.status().published) == ("aot", None, None)
@@ -205,9 +232,9 @@ def test_a_new_build_is_offered_to_the_hub(
     served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, can_publish: bool, answer: str, told: str
 ) -> None:
     now, repository = served(EAGER), Repository(can_publish, answer)
-    runners = iter([missing, lambda folder, **named: AOT])
-    monkeypatch.setattr(serving, "open_runner", lambda *given, **named: next(runners)(*given, **named))
-    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: repository)
+    runners = iter([missing, lambda *given: AOT])
+    monkeypatch.setattr(serving, "open_parts", lambda *given: next(runners)(*given))
+    monkeypatch.setattr(serving, "hub_source", lambda config, dtype, progress: repository)
     monkeypatch.setattr(serving, "LocalStore", lambda: SimpleNamespace(find=lambda key: SimpleNamespace(key=key)))
     now.prepare_in_background(script('print(\'{"key": "k"}\')'))
     until(lambda: now.status().building is None)
@@ -220,8 +247,8 @@ def test_what_the_hub_said_is_told_when_the_build_fails_too(
     served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = served(EAGER)
-    monkeypatch.setattr(serving, "open_runner", missing)
-    monkeypatch.setattr(serving, "hub_source", lambda folder, progress: Repository(True))
+    monkeypatch.setattr(serving, "open_parts", missing)
+    monkeypatch.setattr(serving, "hub_source", lambda config, dtype, progress: Repository(True))
     now.prepare_in_background(script("raise SystemExit(3)"))
     until(lambda: now.status().building is None)
     assert now.status().facts()["Why"] == "no binary for this machine yet; Hub me/binaries has none"

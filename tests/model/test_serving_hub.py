@@ -16,7 +16,6 @@ from huggingface_hub import constants
 
 from compile_cache.hub import LIMITS
 from model import serving
-from model.binary import fields_of
 from model.pipeline import Request
 from model.serving import Serving
 from model.sources import hub_source
@@ -24,7 +23,7 @@ from tests.compile_cache import evil
 from tests.compile_cache.conftest import manifest_of, plain_members, write_zip
 from tests.compile_cache.hubs import REPO, SLACK, Offer
 from tests.fixtures.fake_hub import FakeHub
-from tests.fixtures.folders import make_folder
+from tests.fixtures.folders import fields_of, make_folder
 from tests.model.test_serving import script, until
 
 NO_BUILD = script('print(\'{"error": "no build here"}\'); raise SystemExit(1)')

@@ -10,11 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from compile_cache.specs import constants_of
-from model.binary import bound_tensors, open_runner
-from model.config import ConfigError, read_config
-from model.control import GRAPH
+from model.binary import open_runner
+from model.config import ConfigError
+from model.parts import load_parts
 from model.pipeline import Pipeline
-from model.runner import build_modules
 from model.weights import FILES, WeightsError
 from tests.fixtures.folders import make_folder
 
@@ -86,11 +85,11 @@ def test_the_command_line_says_it_too(folder: Path) -> None:
 
 def test_binary_constants_are_those_of_the_modules(folder: Path) -> None:
     """Loading a binary never builds the text encoder, so its names are put together by hand: they must agree."""
-    config = read_config(folder)
-    modules = build_modules(folder, config, torch.float32, GRAPH)
-    bound = bound_tensors(folder, config, torch.float32)
-    for name, module in modules.items():
-        expected = constants_of(module)
-        assert set(bound[name]) == set(expected)
-        for constant, tensor in expected.items():
-            assert torch.equal(bound[name][constant], tensor), constant
+    parts = load_parts(folder, "float32")
+    bound = parts.constants()
+    for modules in (parts.modules(), parts.graph()):
+        for name, module in modules.items():
+            expected = constants_of(module)
+            assert set(bound[name]) == set(expected)
+            for constant, tensor in expected.items():
+                assert torch.equal(bound[name][constant], tensor), constant

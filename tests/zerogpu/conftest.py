@@ -52,12 +52,15 @@ def token(user: str) -> str:
     return f"e30.{payload}.sig"
 
 
-def start_zero(folder: Path, scheduler: FakeScheduler, **environment: Any) -> Zero:
-    """Starts app.py in ZeroGPU mode; its home is a folder of its own. Mischief may be planned there already."""
+def start_zero(folder: Path, scheduler: FakeScheduler, *, gpu: bool = False, **environment: Any) -> Zero:
+    """Starts app.py in ZeroGPU mode; its home is a folder of its own. Mischief may be planned there already.
+
+    gpu: whether the models are placed on "cuda"; see `launcher`.
+    """
     (folder / "home").mkdir(parents=True)
     app = start_app(
         folder,
-        ["-m", "tests.fixtures.zerogpu.launcher", str(folder)],
+        ["-m", "tests.fixtures.zerogpu.launcher", str(folder), *(["gpu"] if gpu else [])],
         HOME=str(folder / "home"),
         SPACES_ZERO_DEVICE_API_URL=scheduler.url,
         **environment,

@@ -1,0 +1,76 @@
+"""The parts of one model on one device, each weight held once: what modules and binaries alike refer to.
+
+Knows no binaries. The text encoder stays a set of tensors until it has to run eagerly: its import takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from compile_cache.specs import constants_of
+
+from .config import ModelConfig, read_config
+from .control import GRAPH, PYTHON
+from .device import pick_device, pick_dtype
+from .generator import Condition, Generate
+from .weights import load_text_encoder, load_transformer, load_vae, read_tensors, untied
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All of a model. Every weight is at one place in memory, whoever refers to it, and must not be changed."""
+
+    config: ModelConfig
+    dtype: torch.dtype  # of weights and state
+    device: torch.device
+    text: Mapping[str, Tensor]  # the text encoder's weights, by name
+    generate: Generate  # transformer and VAE, with the loop in plain Python
+    size: int  # bytes of all weights
+
+    @cached_property
+    def condition(self) -> Condition:
+        """Raises ConfigError or WeightsError, where the text encoder does not fit its configuration."""
+        encoder = load_text_encoder(self.config, self.text).to(self.device)
+        return Condition(encoder, self.generate.transformer).eval()
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Entry point -> module, to be run eagerly."""
+        return {"condition": self.condition, "generate": self.generate}
+
+    def graph(self) -> dict[str, nn.Module]:
+        """Entry point -> module, to be compiled: the loop as an operator of the graph."""
+        plain = self.generate
+        generate = Generate(plain.transformer, plain.vae, self.config, GRAPH).eval().to(self.device)
+        return {"condition": self.condition, "generate": generate}
+
+    def constants(self) -> dict[str, dict[str, Tensor]]:
+        """Entry point -> name -> tensor: the weights and tables that a binary is given when it is loaded."""
+        condition = {f"text_encoder.{name}": tensor for name, tensor in self.text.items()}
+        condition |= {f"transformer.{name}": tensor for name, tensor in constants_of(self.generate.transformer).items()}
+        return {"condition": condition, "generate": constants_of(self.generate)}
+
+    def weights(self) -> list[Tensor]:
+        """All of them, by reference; some are listed twice."""
+        return [tensor for named in self.constants().values() for tensor in named.values()]
+
+
+def load_parts(folder: Path | str, dtype: str = "auto", device: str = "auto") -> Parts:
+    """Reads the model in `folder` and places it on the device. dtype, device: names of `device.DTYPES`, `DEVICES`.
+
+    Raises ConfigError or WeightsError, naming the file and what does not fit.
+    """
+    folder, place = Path(folder), pick_device(device)
+    kind, config = pick_dtype(dtype, place), read_config(folder)
+    transformer = load_transformer(config, read_tensors(folder, "transformer", kind))
+    vae = load_vae(config, read_tensors(folder, "vae", kind))
+    text = {name: tensor.to(place) for name, tensor in read_tensors(folder, "text_encoder", kind).items()}
+    generate = Generate(transformer, vae, config, PYTHON).eval()
+    # Before they are placed: a platform that lends GPUs may take the weights of a process that has none.
+    size = sum(t.numel() * t.element_size() for t in (*text.values(), *constants_of(generate).values()))
+    return Parts(config, kind, place, untied(text), generate.to(place), size)
