@@ -92,7 +92,7 @@ def built_on_gpu() -> dict[str, Any]:
     """Compiles the graph in a GPU worker; see `built`. The platform grants that many seconds until the page is up."""
     if ON_ZERO:
         mend_torch()
-    return built(serving.parts)
+    return built(serving)
 
 
 def mend_torch() -> None:

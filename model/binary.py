@@ -138,9 +138,15 @@ def name_parts(
     return Named("aot", parts, _origin(found, time.perf_counter() - started), tried=tried)
 
 
-def build(parts: Parts, store: LocalStore | None = None, progress: Callable[[str], None] = lambda text: None) -> Entry:
+def build(
+    parts: Parts,
+    store: LocalStore | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    environment: Mapping[str, Any] | None = None,
+) -> Entry:
     """Compile the graph of these parts and store it; what is already stored is returned as it is.
 
+    environment: of its key, where that of this process is to be called by another name.
     Takes minutes. Before the new binary is stored, it has given on the reference calls what the modules give eagerly.
     Raises CompilerMissing, BuildFailed, SmokeFailed, StoreError, ConfigError or WeightsError.
     """
@@ -156,6 +162,7 @@ def build(parts: Parts, store: LocalStore | None = None, progress: Callable[[str
         for name, named in example_inputs(config, parts.dtype, parts.device).items()
     ]
     fields = _fields([point.spec() for point in points], parts)
+    fields |= {"environment": environment or fields["environment"]}
     calls = reference_calls(config, parts.dtype)
     publisher = os.environ.get("SPACE_ID", "")  # set in a Space: who built it, not a proof of that
     return produce(points, store, fields, calls, tolerance=TOLERANCES[parts.dtype], publisher=publisher,

@@ -15,7 +15,6 @@ from typing import Any
 from compile_cache.errors import CompileCacheError
 
 from .binary import build
-from .parts import Parts
 from .pipeline import Block, GenerationError, Request
 from .recording import Served
 from .serving import Serving
@@ -37,12 +36,12 @@ def work(serving: Serving, request: Request, key: str | None) -> Iterator[Block 
     yield replace(serving.served(pipeline), problem=problem, seconds=last or 0.0, first_seconds=first or 0.0)
 
 
-def built(parts: Parts) -> dict[str, Any]:
+def built(serving: Serving) -> dict[str, Any]:
     """Compiles the graph of the model into the store, which the parent shares. Returns the process, the
     binary's key, size and path, and the seconds it took; or the process and the error."""
     began = time.perf_counter()
     try:
-        entry = build(parts)
+        entry = build(serving.parts, environment=serving.place())
     except CompileCacheError as error:
         return {"process": os.getpid(), "error": str(error)}
     return {

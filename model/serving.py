@@ -92,13 +92,19 @@ class Serving:
         Looks for a binary again where the hardware is not what the parent was told, where this process was forked
         before the parent had one, and where the parent could not open it.
         """
-        place, runner = place_here(self.parts.device), self.pipeline.runner
+        place, runner = self.place(), self.pipeline.runner
         if other := self._unlike(place):
             self._place, self._moved, self._asked = place, True, key
             self.pipeline = self._open(after=other)
         elif isinstance(runner, Named) or (key is not None and key not in (runner.origin.key, self._asked)):
             self._asked, self.pipeline = key, self._open()
         return self.pipeline
+
+    def place(self) -> Mapping[str, Any]:
+        """The environment of keys in this process: what was declared, unless the device that is here is another one.
+        A part of a GPU may bear a name of its own, and is none."""
+        here = place_here(self.parts.device)
+        return here if self._unlike(here) else self._place
 
     def move(self, place: Mapping[str, Any], build: Build | None = None) -> None:
         """Requests turned out to run in that environment: the binary for it is got beside them and held from then on.

@@ -16,7 +16,7 @@ from compile_cache.hardware import place_here
 from model import serving
 from model.pipeline import Block, GenerationError, Report, Request
 from model.recording import Served
-from model.remote import work
+from model.remote import built, work
 from model.runner import Origin
 from model.serving import Serving
 
@@ -105,3 +105,22 @@ def test_what_is_sent_is_small(held: Callable[..., Any]) -> None:
     now, _ = held(Held("k1"))
     for part, limit in zip(work(now, REQUEST, "k1"), (60_000, 60_000, 1000), strict=True):
         assert len(pickle.dumps(part)) < limit
+
+
+@pytest.mark.parametrize(("found", "declared"), [({"gpu": "a slice of it"}, True), ({"capability": "9.0"}, False)])
+def test_a_build_bears_the_declared_name_of_the_hardware(
+    held: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, found: dict[str, str], declared: bool
+) -> None:
+    """The parent looks for what it declared: a worker on a part of that GPU must not build under another key."""
+    now, _ = held(Held(None))
+    here, asked = {**place_here("cpu"), **found}, []
+
+    def build(parts: Any, environment: dict[str, Any]) -> Any:
+        asked.append(environment)
+        size = SimpleNamespace(package=SimpleNamespace(size=1))
+        return SimpleNamespace(key="k", manifest=size, package="package.pt2")
+
+    monkeypatch.setattr("model.remote.build", build)
+    monkeypatch.setattr("model.serving.place_here", lambda device: here)
+    assert built(now)["key"] == "k"
+    assert asked == [place_here("cpu") if declared else here]
