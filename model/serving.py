@@ -11,14 +11,11 @@ and open it. The weights are placed before any of that, once, for all that ever 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from compile_cache.hub import HubStore
 from compile_cache.store import LocalStore
 
 from .binary import BinaryMissing, binary_fields, name_parts, open_parts, why
-from .leash import leashed
+from .building import STEP, run_build
 from .memory import held
 from .parts import load_parts
 from .pipeline import Pipeline
@@ -42,7 +39,6 @@ from .status import Status, without_folders
 log = logging.getLogger(__name__)
 # How to build: a command line that prints one line of JSON in the end; or what builds and returns why it failed.
 Build = Sequence[str] | Callable[[], str | None]
-_ROOT = Path(__file__).parent.parent  # where `python -m model` is found
 
 
 class Serving:
@@ -258,7 +254,7 @@ class Serving:
         return [sys.executable, "-m", "model", "compile", *place, "--json"]
 
     def _say(self, text: str) -> None:
-        self._building = text[:200]
+        self._building = text[:STEP]
 
     def _fetch(self, hub: HubStore) -> bool:
         """Whether the repository has given a binary that serves now."""
@@ -294,7 +290,7 @@ class Serving:
         try:
             if not callable(build):
                 find_compiler()  # before a process that would load the model first
-            self._failure = build() if callable(build) else self._run(build)
+            self._failure = build() if callable(build) else run_build(build, self._say)
             if self._failure is None:
                 self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
                 if self.pipeline.runner.mode != "aot":
@@ -306,43 +302,3 @@ class Serving:
             self._failure = f"the build could not be run ({type(error).__name__})"
         seconds = time.monotonic() - begin
         log.info("build: %s after %.0f s, serving %s", self._failure or "done", seconds, self.pipeline.runner.mode)
-
-    def _run(self, command: Sequence[str]) -> str | None:
-        """Runs the build in a process of its own; why it failed, None if it did not."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-        process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
-        said: deque[str] = deque(maxlen=1)
-        errors = threading.Thread(target=self._follow, args=(process, said), daemon=True)
-        errors.start()
-        answer = process.stdout.read()  # one line of JSON at the end
-        errors.join()
-        return _failure(process.wait(), answer, "".join(said))
-
-    def _follow(self, process: subprocess.Popen[str], said: deque[str]) -> None:
-        """Keeps the last step the build told of, for whoever asks what it is doing, and its last line in `said`."""
-        for line in process.stderr:
-            log.debug("build: %s", line.rstrip())
-            if line.strip():
-                said.append(line.strip())
-            self._building = step_in(line) or self._building
-
-
-def step_in(line: str) -> str | None:
-    """The step that a line of the build's error channel tells of, at most 200 characters; None if it tells none.
-
-    Python's warnings come on the same channel: "/some/file.py:1: UserWarning: ..." and an indented line.
-    """
-    if line.startswith((" ", "\t", "/")) or "Warning" in line:
-        return None
-    return line.strip()[:200] or None
-
-
-def _failure(status: int, answer: str, said: str) -> str | None:
-    """Why the build failed, from its exit status, the JSON it printed last and its last words; None if it did not."""
-    try:
-        words = json.loads(answer.strip().splitlines()[-1]).get("error")
-    except (IndexError, ValueError, AttributeError):
-        words = None
-    if status == 0 and not words:
-        return None
-    return str(words or f"the build ended with exit status {status}: {said}")[:500]

@@ -20,10 +20,11 @@ from compile_cache.hardware import place_here
 from compile_cache.store import LocalStore
 from model import serving
 from model.binary import BinaryMissing
+from model.building import step_in
 from model.pipeline import Request
 from model.recording import Served
 from model.runner import Named, Origin
-from model.serving import Serving, step_in
+from model.serving import Serving
 from model.status import without_folders
 from tests.conftest import EMBEDDED
 from tests.fixtures.damage import DAMAGE, plant
