@@ -40,7 +40,7 @@ from model.video import read_settings
 log = logging.getLogger("onegraph")
 EMBEDDED = Path(__file__).parent / "model" / "tiny"
 MODEL = Path(os.environ.get("ONEGRAPH_MODEL", EMBEDDED))
-MAX_BLOCKS = 40  # half a minute; a stream's chunks stay in memory until its visitor leaves
+MAX_BLOCKS = 60  # 45 s; a stream's chunks, 1 MB then, stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
 EXAMPLES = [  # for the embedded model
     "a big red heart bouncing in a meadow",

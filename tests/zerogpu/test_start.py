@@ -57,11 +57,7 @@ LONG = "2250"  # 1500 s, by the hardware's factor
     [
         ([Quota(0, 3600)], [LONG], "ZeroGPU quota exceeded: "),
         ([Status(500)], [LONG], "500 (Internal Server Error)"),
-        (
-            [Quota(60, -1)] * 2,
-            [LONG, "300"],
-            "of 1500 s for it is not allowed; a GPU task of 200 s",
-        ),
+        ([Quota(60, -1)] * 2, [LONG, "300"], "of 1500 s for it is not allowed; a GPU task of 200 s"),
     ],
     ids=["quota", "broken scheduler", "too long, twice"],
 )

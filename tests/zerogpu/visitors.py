@@ -29,6 +29,7 @@ from tests.zerogpu.test_workers import frames_of
 BLOCKS = 2
 REQUEST = {"prompt": "a red circle", "seed": 7, "blocks": BLOCKS}
 ADDRESS = f"?prompt=a+red+circle&seed=7&blocks={BLOCKS}"
+SLOW = "exceeding its requested duration"  # the platform's remark on a busy machine; nothing failed
 WIPE = """() => {
   document.querySelectorAll('.toast-close').forEach(button => button.click());
   document.querySelector('#status p').textContent = '';
@@ -49,20 +50,16 @@ Ask = Callable[[str | None], Answer]  # of this user's; None for a visitor witho
 @contextmanager
 def all_kinds(zero: Zero, browser: Browser, npm_client: Path, folder: Path) -> Iterator[dict[str, Ask]]:
     """By name: what asks for one video."""
-    command = ["node", "calls.mjs", zero.app.url]
-    node = subprocess.Popen(command, cwd=npm_client, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     page = visit(browser, zero.app.url + ADDRESS)
     expect(page.locator("#prompt textarea")).to_have_value(REQUEST["prompt"])
-    try:
+    command = ["node", "calls.mjs", zero.app.url]
+    with subprocess.Popen(command, cwd=npm_client, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
         yield {
             "Python": lambda user: _by_python(zero, user),
             "npm": lambda user: _by_npm(node, folder, user),
             "page": lambda user: _on_page(page, folder, user),
         }
-    finally:
-        page.context.close()
-        node.stdin.close()
-        node.wait(PATIENCE)
+    page.context.close()
 
 
 def _by_python(zero: Zero, user: str | None) -> Answer:
@@ -92,6 +89,7 @@ def _on_page(page: Page, folder: Path, user: str | None) -> Answer:
     page.click("#generate")
     expect(page.locator("#status")).to_contain_text(re.compile("no video was made|seed 7"))
     expect(page.locator("#generate")).to_be_visible()
-    told = page.locator(":is(.toast-body.error, .toast-body.warning) [data-testid=toast-text]").all_inner_texts()
+    toasts = page.locator(":is(.toast-body.error, .toast-body.warning) [data-testid=toast-text]").all_inner_texts()
+    told = [text for text in toasts if SLOW not in text]
     there = page.locator("#download").is_enabled()
     return Answer("\n".join(told) or None, frames_of(str(download(page, folder))) if there else 0)
