@@ -54,11 +54,14 @@ def all_kinds(zero: Zero, browser: Browser, npm_client: Path, folder: Path) -> I
     expect(page.locator("#prompt textarea")).to_have_value(REQUEST["prompt"])
     command = ["node", "calls.mjs", zero.app.url]
     with subprocess.Popen(command, cwd=npm_client, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
-        yield {
-            "Python": lambda user: _by_python(zero, user),
-            "npm": lambda user: _by_npm(node, folder, user),
-            "page": lambda user: _on_page(page, folder, user),
-        }
+        try:
+            yield {
+                "Python": lambda user: _by_python(zero, user),
+                "npm": lambda user: _by_npm(node, folder, user),
+                "page": lambda user: _on_page(page, folder, user),
+            }
+        finally:
+            node.kill()
     page.context.close()
 
 
