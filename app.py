@@ -31,7 +31,7 @@ from model.duration import Durations
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.pipeline import Block, GenerationError, Request, RequestError
-from model.platform import ENDED, plain_words
+from model.platform import ENDED, plain_words, too_long
 from model.recording import Progress, Recording, Served, SourceFailed, record
 from model.remote import built, work
 from model.serving import Serving
@@ -40,7 +40,7 @@ from model.video import read_settings
 log = logging.getLogger("onegraph")
 EMBEDDED = Path(__file__).parent / "model" / "tiny"
 MODEL = Path(os.environ.get("ONEGRAPH_MODEL", EMBEDDED))
-MAX_BLOCKS = 40  # half a minute; a stream's chunks stay in memory until its visitor leaves
+MAX_BLOCKS = 60  # 45 s; a stream's chunks, 1 MB then, stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
 EXAMPLES = [  # for the embedded model
     "a big red heart bouncing in a meadow",
@@ -52,6 +52,8 @@ KNOWS = (
     "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
 )
 ON_ZERO = spaces.config.Config.zero_gpu
+BUILD_AT_START = 1500  # seconds of a GPU that the platform grants until the page is up
+BUILD_LATER = 300  # of quota: the most that was ever said to be granted afterwards; each kind of account has its limit
 TRIAL = 30  # seconds more for the first request with a binary from the Hub, which is tried out on the GPU then
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
@@ -73,11 +75,16 @@ def seconds_of(request: Request, key: str | None = None) -> int:
     return durations.estimate(request, serving.pipeline.runner.mode) + TRIAL * serving.untried
 
 
-def quota_of(seconds: int) -> int:
-    """What ZeroGPU charges for them: a whole GPU counts twice, half a one by the factor of its model."""
+def quota_factor() -> float:
+    """What ZeroGPU charges for a second: a whole GPU counts twice, half a one by the factor of its model."""
     from spaces.zero import config, default_gpu_size
 
-    return round(seconds * (2 if default_gpu_size() == "xlarge" else config.get_config()["duration_factor"]))
+    return 2 if default_gpu_size() == "xlarge" else config.get_config()["duration_factor"]
+
+
+def quota_of(seconds: int) -> int:
+    """What is charged for that many."""
+    return round(seconds * quota_factor())
 
 
 @spaces.GPU(duration=seconds_of)
@@ -87,9 +94,9 @@ def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
     yield from work(serving, request, key)
 
 
-@spaces.GPU(duration=1500)
-def built_on_gpu() -> dict[str, Any]:
-    """Compiles the graph in a GPU worker; see `built`. The platform grants that many seconds until the page is up."""
+@spaces.GPU(duration=lambda seconds: seconds)
+def built_on_gpu(seconds: float) -> dict[str, Any]:
+    """Compiles the graph in a GPU worker, which is asked for so long; see `built`."""
     if ON_ZERO:
         mend_torch()
     return built(serving)
@@ -104,16 +111,24 @@ def mend_torch() -> None:
 
 
 def build_on_gpu() -> str | None:
-    """Why that failed, None if it did not. Its worker, grown by the compiler, is sent away."""
-    try:
-        figures = built_on_gpu()
-    except Exception as error:
-        return "the GPU task for it failed: {}: {}".format(*told(error))
-    log.info("built on a GPU: %s", figures)
-    if figures["process"] != os.getpid():
-        with suppress(ProcessLookupError):
-            os.kill(figures["process"], signal.SIGTERM)
-    return figures.get("error")
+    """Why that failed, None if it did not. Asks for a long task, and where the platform does not allow that for a
+    shorter one; without a visitor's token, which the threads that call this do not have."""
+    refused = []
+    for seconds in (BUILD_AT_START, round(BUILD_LATER / quota_factor())):
+        try:
+            figures = built_on_gpu(seconds)
+        except Exception as error:
+            title, text = told(error)
+            if not too_long(title):
+                return "; ".join([*refused, f"the GPU task for it failed: {title}: {text}"])
+            refused.append(f"a GPU task of {seconds} s for it is not allowed")
+        else:
+            log.info("built on a GPU: %s", figures)
+            if figures["process"] != os.getpid():  # a worker, grown by the compiler, is sent away
+                with suppress(ProcessLookupError):
+                    os.kill(figures["process"], signal.SIGTERM)
+            return figures.get("error")
+    return "; ".join(refused)
 
 
 def told(error: Exception) -> tuple[str, str]:

@@ -39,6 +39,11 @@ def plain_words(title: str, message: str) -> str:
     return TROUBLE
 
 
+def too_long(title: str) -> bool:
+    """Whether an error with this title means that no wait would help, but asking for less time."""
+    return "illegal duration" in title
+
+
 def _over_quota(found: re.Match[str]) -> str:
     asked, left, wait = int(found["asked"]), max(int(found["left"]), 0), _wait(found["wait"])
     more = {"Pro ": f"add credits ({CREDITS})", "free ": f"subscribe to PRO for more ({PRO})"}.get(

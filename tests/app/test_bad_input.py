@@ -29,6 +29,7 @@ REFUSED = [
     ("seed is a list", {"seed": [1]}, "seed must be a whole number from 0"),
     ("no blocks", {"blocks": 0}, "number of blocks must be"),
     ("negative blocks", {"blocks": -3}, "number of blocks must be"),
+    ("a block too many", {"blocks": 61}, "number of blocks must be a whole number from 1 to 60"),
     ("huge block count", {"blocks": 10**9}, "number of blocks must be"),
     ("blocks is text", {"blocks": "many"}, "number of blocks must be"),
     ("no steps", {"steps": 0}, "number of steps must be"),

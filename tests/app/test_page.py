@@ -16,7 +16,7 @@ from tests.app.conftest import PHONE, App
 OpenPage = Callable[..., Page]
 PROMPT = "a large green square moving left on a white background"
 
-LONG = "?prompt=a+red+circle&seed=5&blocks=40&steps=8"  # the longest video that the page offers
+LONG = "?prompt=a+red+circle&seed=5&blocks=40&steps=8"  # longer than any test waits for
 
 # Notes where the player is, many times a second for as long as blocks are made, from inside the page.
 WATCH = """() => {
@@ -156,6 +156,13 @@ def test_settings_come_back_from_a_file_and_from_a_link(open_page: OpenPage, tmp
     broken.click("#generate")
     expect(broken.locator(".toast-body")).to_contain_text("seed")  # the server has answered: it read the address before
     expect(broken.locator("#prompt textarea")).not_to_have_value("hello")
+
+
+def test_the_longest_video_is_offered_with_its_seconds(open_page: OpenPage) -> None:
+    page = open_page("?prompt=a+red+circle&blocks=60")
+    page.locator("#settings").get_by_text("Settings", exact=True).click()
+    expect(page.get_by_text("Length: 60 blocks = 44.8 s")).to_be_visible()
+    expect(page.locator("#settings input[type=range][max='60']")).to_have_value("60")
 
 
 def test_two_visitors_at_once_each_get_their_own(app: App, open_page: OpenPage, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Zero:
     def client(self, user: str | None = None) -> Client:
         """This user's client, which sends the platform's identity token; None for one without."""
         if user not in self.clients:
-            self.clients[user] = self.app.client(headers={"X-IP-Token": token(user)} if user else {})
+            self.clients[user] = self.app.client(headers=identity(user))
         return self.clients[user]
 
     def plan(self, kind: str, after: int) -> None:
@@ -50,6 +50,11 @@ def token(user: str) -> str:
     """What the platform puts in front of a visitor's requests: a JWT, of which only the middle is read."""
     payload = base64.urlsafe_b64encode(json.dumps({"user": user}).encode()).decode().rstrip("=")
     return f"e30.{payload}.sig"
+
+
+def identity(user: str | None) -> dict[str, str]:
+    """The headers that say who asks."""
+    return {"X-IP-Token": token(user)} if user else {}
 
 
 def start_zero(folder: Path, scheduler: FakeScheduler, *, gpu: bool = False, **environment: Any) -> Zero:

@@ -15,8 +15,8 @@ from tests.fixtures.zerogpu.scheduler import FakeScheduler
 from tests.zerogpu.conftest import Zero
 from tests.zerogpu.test_workers import generate, next_one_works
 
-LENGTHS = {"128x128": (1, 2, 7, 20, 40), "96x160": (1, 7, 20)}  # 40 blocks are the most that the app makes
-STEPS = 3  # of which no other test makes videos
+LENGTHS = {"128x128": (1, 2, 7, 20, 60), "96x160": (1, 7, 30, 60)}  # 60 blocks are the most that the app makes
+STEPS = 1  # of which no other test makes videos
 
 
 def test_what_is_asked_for_is_enough_and_not_twice_too_much(zero: Zero) -> None:

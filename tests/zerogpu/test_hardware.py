@@ -19,8 +19,9 @@ from tests.app.test_why import panel
 from tests.compile_cache.hubs import Offer
 from tests.fixtures.fake_hub import FakeHub
 from tests.fixtures.zerogpu import mischief
+from tests.fixtures.zerogpu.plans import Quota
 from tests.fixtures.zerogpu.scheduler import FakeScheduler
-from tests.zerogpu.conftest import Zero, start_zero
+from tests.zerogpu.conftest import Zero, start_zero, token
 from tests.zerogpu.test_workers import generate
 
 
@@ -65,17 +66,24 @@ def moved(zero: Zero, level: str) -> None:
 
 
 def nothing_to_be_had(zero: Zero, page: Page) -> None:
-    """The Hub has none for what the worker found, and building it fails: no request tries that again."""
+    """The Hub has none for what the worker found, a task as long as at the start is not allowed to build it, and in a
+    shorter one that fails: no request tries that again, and no visitor is charged."""
     moved(zero, "avx8")
     mischief.plan(zero.app.folder, "memory", mischief.BUILD)
+    zero.scheduler.plan(None, Quota(60, -1))
     for _ in range(2):
-        _, _, report = generate(zero, 2)
+        _, _, report = zero.client("ada").predict("a red circle", 7, 2, api_name="/generate")
         assert (report["mode"], report["frames"]) == ("eager", 21)
         assert "the hardware is not what was declared (cpu.vector: here avx8, there " in report["reason"]
         now = settled(zero.app)
-        assert (now["mode"], "MemoryError" in now["failure"]) == ("eager", True)
+        words = (
+            "a GPU task of 1500 s for it is not allowed; the GPU task for it failed: ZeroGPU worker error: MemoryError"
+        )
+        assert (now["mode"], now["failure"]) == ("eager", words)
         assert report["reason"] in now["reason"]
-    assert len(zero.scheduler.asked) == 3, "two videos and one build"
+    asked = [(one["durationSeconds"], one.get("token")) for one in zero.scheduler.asked]
+    assert asked[1:3] == [("2250", None), ("300", None)], "seconds of quota"
+    assert [user for _, user in asked] == [token("ada"), None, None, token("ada")], "two videos and one build"
     page.reload()
     expect(page.locator(".badge")).to_have_text("eager")
     assert "not what was declared" in panel(page)["Why"]

@@ -1,16 +1,20 @@
-"""Whatever the platform answers to a request for a GPU, a program reads what to do, and the next request works."""
+"""Whatever the platform answers to a request for a GPU, and however a worker ends: programs in Python and JavaScript
+and whoever looks at the page read the same words, which say what to do, and the next request works."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gradio_client.exceptions import AppError
+from playwright.sync_api import Browser
 
-from model.platform import BUSY, ENDED, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
-from tests.app.test_clients import call_npm
+from model.platform import BUSY, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
+from model.recording import NOTHING
 from tests.fixtures.zerogpu.plans import FREE, PRO, Plan, Quota, Status, Wait
-from tests.zerogpu.conftest import Zero
+from tests.zerogpu.conftest import Zero, token
+from tests.zerogpu.test_workers import ENDS
+from tests.zerogpu.visitors import BLOCKS, Answer, Ask, all_kinds
 
 HOUR = 3600
 REFUSED = {
@@ -34,6 +38,7 @@ REFUSED = {
     "not found": ([Status(404)], "ada", ["status 404", "try again in a minute"]),
     "internal error": ([Status(500)], "ada", ["status 500", "try again in a minute"]),
 }
+WHOLE = Answer(None, 9 + 12 * (BLOCKS - 1))
 SERVED = {
     "waits in the queue": [Wait("succeeded")],
     "stream dropped once": [Wait("drop")],
@@ -41,18 +46,38 @@ SERVED = {
 }
 
 
+@pytest.fixture(scope="module")
+def visitors(
+    running: Zero, browser: Browser, npm_client: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Ask]]:
+    with all_kinds(running, browser, npm_client, tmp_path_factory.mktemp("visitors")) as asks:
+        yield asks
+
+
+def same_words(answers: dict[str, Answer]) -> Answer:
+    """What all of them read and have."""
+    assert len(set(answers.values())) == 1, answers
+    return answers["Python"]
+
+
+def next_one_works(visitors: dict[str, Ask]) -> None:
+    assert visitors["page"](None) == WHOLE
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refusal_says_what_to_do(zero: Zero, case: str) -> None:
+def test_a_refusal_says_what_to_do(zero: Zero, visitors: dict[str, Ask], case: str) -> None:
     plans, user, expected = REFUSED[case]
-    zero.scheduler.plan(*plans)
-    client = zero.client(user)
-    with pytest.raises(AppError) as caught:
-        client.predict("a red circle", 7, 1, api_name="/generate")
-    message = str(caught.value)
-    assert [words for words in expected if words not in message] == []
-    assert not any(sign in message for sign in ("Traceback", "RuntimeError", "ZeroGPU", ".py"))
+    answers = {}
+    for name, ask in visitors.items():
+        zero.scheduler.plan(*plans)
+        answers[name] = ask(user)
+    told = same_words(answers)
+    assert told.frames == 0
+    assert [words for words in expected if words not in told.words] == []
+    assert not any(sign in told.words for sign in ("Traceback", "RuntimeError", "ZeroGPU", ".py"))
+    assert {asked.get("token") for asked in zero.scheduler.asked} == {user and token(user)}
     assert zero.scheduler.grants == []
-    assert client.predict("a red circle", 7, 1, api_name="/generate")[2]["frames"] == 9
+    next_one_works(visitors)
 
 
 @pytest.mark.parametrize("case", SERVED)
@@ -64,10 +89,19 @@ def test_a_queue_is_no_failure(zero: Zero, case: str) -> None:
     assert "problem" not in report
 
 
-def test_the_npm_client_reads_it_too(zero: Zero, npm_client: Path) -> None:
-    zero.scheduler.plan(Status(503))
-    assert BUSY in call_npm(npm_client, zero.app, prompt="a red circle", blocks=1)["error"]
-    zero.plan("kill", 1)
-    answer = call_npm(npm_client, zero.app, prompt="a red circle", blocks=2)
-    assert answer["report"]["problem"] == ENDED
-    assert answer["report"]["frames"] == 9
+@pytest.mark.parametrize(("kind", "after"), [("kill", 0), ("exit", 0), *((kind, 1) for kind in ENDS)])
+def test_a_worker_that_ends_is_told_of(zero: Zero, visitors: dict[str, Ask], kind: str, after: int) -> None:
+    """Before its first block it is an error; after it the problem is told beside what was made until then."""
+    answers = {}
+    for name, ask in visitors.items():
+        zero.plan(kind, after)
+        answers[name] = ask(None)
+        zero.clear()
+    told = same_words(answers)
+    assert (NOTHING if (kind, after) == ("exit", 0) else ENDS[kind]) in told.words
+    assert told.frames == 9 * after
+    next_one_works(visitors)
+
+
+def test_where_nothing_fails_all_have_the_video_and_read_nothing(zero: Zero, visitors: dict[str, Ask]) -> None:
+    assert same_words({name: ask("ada") for name, ask in visitors.items()}) == WHOLE

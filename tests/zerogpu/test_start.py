@@ -14,7 +14,7 @@ import pytest
 
 from tests.app.conftest import BUILD_SECONDS, stop_app, wait_for
 from tests.fixtures.zerogpu import mischief
-from tests.fixtures.zerogpu.plans import Quota, Status
+from tests.fixtures.zerogpu.plans import Plan, Quota, Status
 from tests.fixtures.zerogpu.scheduler import FakeScheduler
 from tests.zerogpu.conftest import Zero, start_zero
 from tests.zerogpu.test_workers import generate
@@ -49,16 +49,23 @@ def test_with_a_binary_no_gpu_is_asked_for(tmp_path: Path, cache: Path, built: C
         assert zero.client().predict(api_name="/status")["mode"] == "aot"
 
 
+LONG = "2250"  # 1500 s, by the hardware's factor
+
+
 @pytest.mark.parametrize(
-    ("plan", "words"),
-    [(Quota(0, 3600), "ZeroGPU quota exceeded: "), (Status(500), "500 (Internal Server Error)")],
-    ids=["quota", "broken scheduler"],
+    ("plans", "asked", "words"),
+    [
+        ([Quota(0, 3600)], [LONG], "ZeroGPU quota exceeded: "),
+        ([Status(500)], [LONG], "500 (Internal Server Error)"),
+        ([Quota(60, -1)] * 2, [LONG, "300"], "of 1500 s for it is not allowed; a GPU task of 200 s"),
+    ],
+    ids=["quota", "broken scheduler", "too long, twice"],
 )
-def test_a_refused_warm_up_serves_eager(tmp_path: Path, plan: Quota | Status, words: str) -> None:
+def test_a_refused_warm_up_serves_eager(tmp_path: Path, plans: list[Plan], asked: list[str], words: str) -> None:
     scheduler = FakeScheduler()
-    scheduler.plan(plan)
+    scheduler.plan(*plans)
     with started(tmp_path / "app", scheduler) as zero:
-        assert [asked["durationSeconds"] for asked in scheduler.asked] == ["2250"]  # 1500 by the hardware's factor
+        assert [one["durationSeconds"] for one in scheduler.asked] == asked
         serves_eager(zero, "local cache has none", words)
 
 
