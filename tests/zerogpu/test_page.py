@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from model.platform import BUSY, ENDED
 from tests.app.conftest import visit
 from tests.app.test_page import LONG, download, finished, start_long
-from tests.fixtures.zerogpu.plans import Status
 from tests.zerogpu.conftest import Zero
 from tests.zerogpu.test_workers import frames_of
 
@@ -37,26 +35,6 @@ def test_the_price_is_what_the_platform_is_asked_for(zero: Zero, open_page: Call
     page.click("#generate")
     finished(page)
     assert [int(asked["durationSeconds"]) for asked in zero.scheduler.asked] == [shown]
-
-
-def test_a_refusal_and_a_dead_worker_are_told(zero: Zero, open_page: Callable[..., Page], tmp_path: Path) -> None:
-    page = open_page(SHORT)
-    expect(page.locator("#prompt textarea")).to_have_value("a red circle")
-    toast = page.locator(".toast-body")
-    zero.scheduler.plan(Status(503))
-    page.click("#generate")
-    expect(toast.filter(has_text=BUSY)).to_be_visible()
-    expect(page.locator("#status")).to_contain_text("no video was made")
-    expect(page.locator("#generate")).to_be_visible()
-    zero.plan("kill", 2)
-    page.click("#generate")
-    expect(toast.filter(has_text=ENDED)).to_be_visible()
-    expect(page.locator("#download")).to_be_enabled()
-    assert frames_of(str(download(page, tmp_path))) == 21
-    zero.clear()
-    expect(page.locator("#generate")).to_be_visible()
-    page.click("#generate")
-    expect(page.locator("#status")).to_contain_text("2.8 s")  # all four blocks
 
 
 def test_stop_gives_the_gpu_back_and_keeps_the_video(
