@@ -1,4 +1,4 @@
-"""Command line: python -m model generate | compile | explain | judge | train.
+"""Command line: python -m model generate | compile | explain | convert | judge | train.
 
 Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
 1 where something failed, 2 where the request was wrong.
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_compile(commands)
     _add_explain(commands)
+    _add_convert(commands)
     cli.add_parsers(commands)
     return parser
 
@@ -87,6 +88,21 @@ def _add_explain(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     _add_model(parser)
     parser.set_defaults(run=_explain)
+
+
+def _add_convert(commands: Any) -> None:
+    parser = commands.add_parser("convert", help="a published .pt checkpoint to a folder in diffusers layout")
+    parser.add_argument("source", type=Path, metavar="IN", help="a checkpoint of a causal Wan, or of the Wan 2.1 VAE")
+    parser.add_argument("out", type=Path, metavar="OUT", help="writes OUT/transformer, or OUT/vae")
+    parser.add_argument("--which", choices=("ema", "raw"),
+                        help="moving average of the weights or last state (default: the average if there)")  # fmt: skip
+    parser.add_argument("--lora", type=Path, metavar="FILE", help="an adapter to merge, as LongLive's lora.pt")
+    parser.add_argument("--lora-alpha", type=float, metavar="A", help="its alpha (default: its rank, as LongLive's)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--like", type=Path, metavar="DIR",
+                        help="model folder with the configuration it must have (default: Wan 2.1 1.3B)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.set_defaults(run=_convert)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -184,6 +200,29 @@ def _explain(args: argparse.Namespace) -> int:
     return 0
 
 
+def _convert(args: argparse.Namespace) -> int:
+    from . import convert
+    from .binary import DTYPES
+    from .presets import WAN_1_3B
+
+    told = [0]
+
+    def progress(done: int, total: int) -> None:
+        tenth = 10 * done // total
+        if tenth > told[0]:
+            told[0] = tenth
+            print(f"{10 * tenth} % of {total / 1e9:.2f} GB written", file=sys.stderr, flush=True)
+
+    made = convert.convert(args.source, args.out, which=args.which, lora=args.lora, lora_alpha=args.lora_alpha,
+                           model=args.like or WAN_1_3B, dtype=DTYPES[args.dtype], progress=progress)  # fmt: skip
+    done = {"folder": str(made.folder), "part": made.part, "section": made.section or None, "tensors": made.tensors,
+            "bytes": made.bytes, "adapted": made.adapted}  # fmt: skip
+    merged = f", adapter merged into {made.adapted} layers" if made.adapted else ""
+    section = f"{made.section} of " if made.section else ""
+    _tell(args, done, f"{made.folder}: {made.tensors} tensors from {section}{args.source}{merged}")
+    return 0
+
+
 def _set_threads(args: argparse.Namespace) -> None:
     import torch
 
@@ -197,8 +236,11 @@ def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
 
 def _fail(args: argparse.Namespace, error: Exception, status: int) -> int:
     print(error, file=sys.stderr)
+    details = list(getattr(error, "details", ()))
+    if details:
+        print(*details, sep="\n", file=sys.stderr)
     if getattr(args, "json", False):
-        print(json.dumps({"error": str(error)}))
+        print(json.dumps({"error": str(error)} | ({"details": details} if details else {})))
     return status
 
 

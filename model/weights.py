@@ -5,7 +5,7 @@ Only safetensors are read: a pickle can run code. Every missing, unexpected or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +26,14 @@ NAMED = 4  # how many offending tensors a message lists
 
 
 class WeightsError(ConfigError):
-    """A weights file is missing, damaged, or does not fit the configuration beside it."""
+    """A weights file is missing, damaged, or does not fit the configuration beside it.
+
+    The text names a few tensors; `details` all of them, one a line.
+    """
+
+    def __init__(self, text: str, details: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.details = tuple(details)
 
 
 def hardware_dtype(device: torch.device | str = "cpu") -> torch.dtype:
@@ -95,10 +102,11 @@ def check_tensors(expected: Mapping[str, torch.Size], tensors: Mapping[str, Tens
         for name, shape in expected.items()
         if name in tensors and tensors[name].shape != shape
     ]
-    faults = []
+    faults, details = [], []
     for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong)):
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             faults.append(f"{kind}: {', '.join(names[:NAMED])}{more}")
+            details += [f"{kind}: {name}" for name in names]
     if faults:
-        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}")
+        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}", details)
