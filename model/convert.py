@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from .config import ModelConfig, read_config
 from .lora import Lora, check_lora, read_lora
 from .presets import WAN_1_3B
 from .shard_writer import data_bytes, write_tensors
+from .shards import Progress, quiet
 from .transformer import CausalWanTransformer
 from .vae import WanVae
 from .wan_names import original_names, transformer_modules, vae_modules
@@ -56,7 +57,7 @@ def convert(
     model: Path = WAN_1_3B,
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = quiet,
 ) -> Converted:
     """Write the checkpoint's transformer, or VAE, to `out`/transformer or `out`/vae, its config.json beside it.
 

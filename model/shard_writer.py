@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .shards import Progress, quiet
+
 DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 ALIGNMENT = 8
 
@@ -29,7 +31,7 @@ def write_tensors(
     dtype: torch.dtype,
     tensor_of: Callable[[str], Tensor],
     shard_bytes: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = quiet,
 ) -> list[Path]:
     """Write `stem`.safetensors, or as many shards of at most `shard_bytes` and an index; the files.
 

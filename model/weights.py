@@ -5,14 +5,14 @@ Only safetensors are read: a pickle can run code. Every missing, unexpected or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .config import ConfigError, ModelConfig
+from .shards import Progress, WeightsError, listed, quiet, read_shards
 from .transformer import CausalWanTransformer
 from .vae import WanVae
 
@@ -22,18 +22,6 @@ FILES = {
     "text_encoder": "text_encoder/model.safetensors",
 }
 TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, under the second name
-NAMED = 4  # how many offending tensors a message lists
-
-
-class WeightsError(ConfigError):
-    """A weights file is missing, damaged, or does not fit the configuration beside it.
-
-    The text names a few tensors; `details` all of them, one a line.
-    """
-
-    def __init__(self, text: str, details: Sequence[str] = ()) -> None:
-        super().__init__(text)
-        self.details = tuple(details)
 
 
 def hardware_dtype(device: torch.device | str = "cpu") -> torch.dtype:
@@ -44,16 +32,18 @@ def hardware_dtype(device: torch.device | str = "cpu") -> torch.dtype:
     return torch.bfloat16 if supported else torch.float32
 
 
-def read_tensors(folder: Path, part: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """All tensors of a part, in `dtype` on `device`. Raises WeightsError naming the file."""
-    path = folder / FILES[part]
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            return {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except FileNotFoundError:
-        raise WeightsError(f"{path} is missing") from None
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from None
+def read_tensors(
+    folder: Path,
+    part: str,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress = quiet,
+) -> dict[str, Tensor]:
+    """All tensors of a part, from one file or its shards, in `dtype` on `device`. Raises WeightsError naming the file.
+
+    progress(bytes read, bytes in all).
+    """
+    return read_shards(folder / FILES[part], dtype, device, progress)
 
 
 def load_transformer(config: ModelConfig, tensors: Mapping[str, Tensor]) -> CausalWanTransformer:
@@ -105,8 +95,7 @@ def check_tensors(expected: Mapping[str, torch.Size], tensors: Mapping[str, Tens
     faults, details = [], []
     for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong)):
         if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            faults.append(f"{kind}: {', '.join(names[:NAMED])}{more}")
+            faults.append(f"{kind}: {listed(names)}")
             details += [f"{kind}: {name}" for name in names]
     if faults:
-        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}", details)
+        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}", tuple(details))
