@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from compile_cache.errors import CompileCacheError
 
 from .config import ConfigError
+from .presets import PRESETS, WAN_1_3B, by_name
 from .training import cli
 
 EMBEDDED = Path(__file__).parent / "tiny"
@@ -99,6 +102,8 @@ def _add_convert(commands: Any) -> None:
     parser.add_argument("--lora", type=Path, metavar="FILE", help="an adapter to merge, as LongLive's lora.pt")
     parser.add_argument("--lora-alpha", type=float, metavar="A", help="its alpha (default: its rank, as LongLive's)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--preset", choices=[preset.name for preset in PRESETS if preset.checkpoints], metavar="NAME",
+                        help="whose it is: its sampling and licence go to OUT/onegraph.json")  # fmt: skip
     parser.add_argument("--like", type=Path, metavar="DIR",
                         help="model folder with the configuration it must have (default: Wan 2.1 1.3B)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
@@ -106,7 +111,10 @@ def _add_convert(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
+    parser.add_argument("--model", default=os.environ.get("MODEL_ID") or EMBEDDED, metavar="MODEL",
+                        help="a folder in diffusers layout, a Hub id OWNER/NAME[@COMMIT] or a preset: "
+                        + ", ".join(preset.name for preset in PRESETS if preset.transformer)
+                        + " (default: $MODEL_ID, else the embedded model)")  # fmt: skip
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
                         help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
     parser.add_argument("--threads", type=_threads, metavar="N", help="CPU threads of torch (default: its own choice)")
@@ -129,9 +137,10 @@ def _generate(args: argparse.Namespace) -> int:
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
         raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
-    hub = hub_source(args.model, args.dtype, progress=lambda text: print(text, file=sys.stderr))
+    folder = _folder(args)
+    hub = hub_source(folder, args.dtype, progress=lambda text: print(text, file=sys.stderr))
     sources = [local_source(), *([hub] if hub else [])]
-    pipeline = Pipeline(args.model, open_runner(args.model, args.mode, args.dtype, sources))
+    pipeline = Pipeline(folder, open_runner(folder, args.mode, args.dtype, sources))
     request = pipeline.check(_request(args, pipeline.config.rollout))
     loaded = time.perf_counter()
     sha, frames, first, report = hashlib.sha256(), 0, None, {}
@@ -182,7 +191,7 @@ def _compile(args: argparse.Namespace) -> int:
     from .binary import build
 
     _set_threads(args)
-    entry = build(args.model, dtype=args.dtype, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    entry = build(_folder(args), dtype=args.dtype, progress=lambda text: print(text, file=sys.stderr, flush=True))
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
     _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
@@ -195,7 +204,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     from .binary import fields_of
 
-    store, fields = LocalStore(), fields_of(args.model, args.dtype)
+    store, fields = LocalStore(), fields_of(_folder(args), args.dtype)
     _tell(args, explain.report(store, fields), "\n".join(explain.report_words(store, fields)))
     return 0
 
@@ -203,24 +212,36 @@ def _explain(args: argparse.Namespace) -> int:
 def _convert(args: argparse.Namespace) -> int:
     from . import convert
     from .binary import DTYPES
-    from .presets import WAN_1_3B
-
-    told = [0]
-
-    def progress(done: int, total: int) -> None:
-        tenth = 10 * done // total
-        if tenth > told[0]:
-            told[0] = tenth
-            print(f"{10 * tenth} % of {total / 1e9:.2f} GB written", file=sys.stderr, flush=True)
 
     made = convert.convert(args.source, args.out, which=args.which, lora=args.lora, lora_alpha=args.lora_alpha,
-                           model=args.like or WAN_1_3B, dtype=DTYPES[args.dtype], progress=progress)  # fmt: skip
+                           model=args.like or WAN_1_3B, dtype=DTYPES[args.dtype],
+                           preset=args.preset and by_name(args.preset), progress=_tenths("written"))  # fmt: skip
     done = {"folder": str(made.folder), "part": made.part, "section": made.section or None, "tensors": made.tensors,
             "bytes": made.bytes, "adapted": made.adapted}  # fmt: skip
     merged = f", adapter merged into {made.adapted} layers" if made.adapted else ""
     section = f"{made.section} of " if made.section else ""
     _tell(args, done, f"{made.folder}: {made.tensors} tensors from {section}{args.source}{merged}")
     return 0
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """The folder of the model that was named, downloaded where it has to be."""
+    from .locate import locate
+
+    return locate(args.model, progress=_tenths("downloaded")).folder
+
+
+def _tenths(what: str) -> Callable[[int, int], None]:
+    """Progress for people: a line for every tenth of the bytes."""
+    told = [0]
+
+    def progress(done: int, total: int) -> None:
+        tenth = 10 * done // max(total, 1)
+        if tenth > told[0]:
+            told[0] = tenth
+            print(f"{10 * tenth} % of {total / 1e9:.2f} GB {what}", file=sys.stderr, flush=True)
+
+    return progress
 
 
 def _set_threads(args: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ second copy of all weights in memory.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from compile_cache.deadline import megabytes
 from .checkpoint import CheckpointError, pick, read_checkpoint
 from .config import ModelConfig, read_config
 from .lora import Lora, check_lora, read_lora
-from .presets import WAN_1_3B
+from .presets import WAN_1_3B, Preset
 from .shard_writer import data_bytes, write_tensors
 from .shards import Progress, quiet
 from .transformer import CausalWanTransformer
@@ -57,12 +58,14 @@ def convert(
     model: Path = WAN_1_3B,
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
+    preset: Preset | None = None,
     progress: Progress = quiet,
 ) -> Converted:
     """Write the checkpoint's transformer, or VAE, to `out`/transformer or `out`/vae, its config.json beside it.
 
     which: "ema", "raw", or None for the moving average where there is one. model: a folder with the configurations
-    that the names and shapes must be those of. progress(bytes written, bytes in all). Raises CheckpointError,
+    that the names and shapes must be those of. preset: whose sampling and licence are written to `out`/onegraph.json.
+    progress(bytes written, bytes in all). Raises CheckpointError,
     ConfigError or WeightsError, before anything is written; OSError. What fails leaves no folder behind.
     """
     config = read_config(model)
@@ -95,6 +98,8 @@ def convert(
         shutil.copyfile(model / part / "config.json", building / "config.json")
         building.chmod(0o755)  # mkdtemp's is for its maker only
         os.rename(building, folder)
+        if preset is not None:
+            (out / "onegraph.json").write_text(json.dumps(preset.onegraph(), indent=2) + "\n", "utf-8")
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return Converted(folder, part, section, len(shapes), size, len(adapter.pairs))

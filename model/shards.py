@@ -67,14 +67,7 @@ def shard_files(path: Path) -> dict[Path, set[str] | None]:
     index = path.with_name(path.name + INDEX)
     if not index.exists():
         raise WeightsError(f"{path} is missing, and so is {index.name}")
-    where = read_json(index).get("weight_map")
-    if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
-        raise WeightsError(f"{index} has no weight_map from tensors to files")
-    shards: dict[str, set[str]] = {}
-    for tensor, file in where.items():
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise WeightsError(f"{index} says that {tensor} is in {file!r}, which is no safetensors file beside it")
-        shards.setdefault(file, set()).add(tensor)
+    shards = index_shards(index)
     missing = sorted(file for file in shards if not (path.parent / file).exists())
     if missing:
         raise WeightsError(
@@ -83,6 +76,19 @@ def shard_files(path: Path) -> dict[Path, set[str] | None]:
             tuple(f"missing: {file}" for file in missing),
         )
     return {path.parent / file: tensors for file, tensors in sorted(shards.items())}
+
+
+def index_shards(index: Path) -> dict[str, set[str]]:
+    """File name -> the tensors in it, by an index. Raises WeightsError where it is none, or leads out of its folder."""
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
+        raise WeightsError(f"{index} has no weight_map from tensors to files")
+    shards: dict[str, set[str]] = {}
+    for tensor, file in where.items():
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise WeightsError(f"{index} says that {tensor} is in {file!r}, which is no safetensors file beside it")
+        shards.setdefault(file, set()).add(tensor)
+    return shards
 
 
 def listed(names: list[str]) -> str:
