@@ -66,11 +66,11 @@ def pick(checkpoint: Mapping[str, Any], which: str | None, path: Path) -> tuple[
     raise CheckpointError(f"{path} has none of {', '.join(wanted)}; it has {_listed(checkpoint)}")
 
 
-def original(named: Mapping[str, Any], path: Path, prefix: str = PREFIX) -> dict[str, Tensor]:
+def original(named: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     """Tensors under the names of the original code, without what wraps them. Raises CheckpointError."""
     tensors: dict[str, Tensor] = {}
     for key, value in named.items():
-        name = ".".join(part for part in str(key).split(".") if part not in WRAPPERS).removeprefix(prefix)
+        name = ".".join(part for part in str(key).split(".") if part not in WRAPPERS).removeprefix(PREFIX)
         if not isinstance(value, Tensor):
             raise CheckpointError(f"{path}: {key} is no tensor but {type(value).__name__}")
         if name in tensors:

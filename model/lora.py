@@ -44,7 +44,7 @@ def read_lora(checkpoint: Mapping[str, Any], path: Path, alpha: float | None = N
     if not isinstance(section, dict):
         raise CheckpointError(f"{path}: {SECTION} must hold named tensors")
     sides: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in original(section, path, PREFIX).items():
+    for name, tensor in original(section, path).items():
         found = NAME.fullmatch(name.removeprefix(PREFIX))
         if found is None:
             raise CheckpointError(f"{path}: {name} is no part of an adapter, whose tensors are lora_A and lora_B")

@@ -43,17 +43,24 @@ class Source:
 
 
 def parse(text: str) -> list[Source]:
-    """The sources that a text names, in order. Raises ModelError."""
-    return [_one(part.strip()) for part in text.split("+")]
+    """The sources that a text names, in order; a folder of that very name comes first. Raises ModelError."""
+    folder = _folder(text)
+    return [folder] if folder is not None else [_one(part.strip()) for part in text.split("+")]
 
 
 def of_preset(preset: Preset) -> Source:
     return Source(repo=preset.repo, commit=preset.commit)
 
 
+def _folder(text: str) -> Source | None:
+    path = Path(text).expanduser()
+    return Source(folder=path.absolute()) if text.strip() and path.is_dir() else None
+
+
 def _one(text: str) -> Source:
-    if Path(text).expanduser().is_dir() and text:
-        return Source(folder=Path(text).expanduser().absolute())
+    folder = _folder(text)
+    if folder is not None:
+        return folder
     preset = by_name(text)
     if preset is not None:
         return of_preset(preset)

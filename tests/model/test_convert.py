@@ -80,11 +80,14 @@ def test_bfloat16_shards_and_wrapped_names(small: Path, tmp_path: Path) -> None:
     assert told[-1] == (made.bytes, made.bytes) == (index["metadata"]["total_size"],) * 2
 
 
-@pytest.mark.parametrize(("alpha", "scale"), [(None, 1.0), (2.0, 2.0 / LORA_RANK)])
-def test_an_adapter_is_merged(small: Path, tmp_path: Path, alpha, scale: float) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "scale", "prefix"), [(None, 1.0, ""), (2.0, 2.0 / LORA_RANK, "model._fsdp_wrapped_module.")]
+)
+def test_an_adapter_is_merged(small: Path, tmp_path: Path, alpha, scale: float, prefix: str) -> None:
     base = wan_tensors(small)
     lora = lora_tensors(base)
-    torch.save({"generator_lora": lora}, tmp_path / "lora.pt")
+    wrapped = {f"{prefix}{name}": tensor for name, tensor in lora.items()}
+    torch.save({"generator_lora": wrapped}, tmp_path / "lora.pt")
     made = convert(save(tmp_path / "base.pt", generator=base), tmp_path / "out", lora=tmp_path / "lora.pt",
                    lora_alpha=alpha, model=small, dtype=torch.float32)  # fmt: skip
     written = load_file(made.folder / "diffusion_pytorch_model.safetensors")

@@ -131,6 +131,16 @@ def test_a_second_start_asks_for_nothing_but_the_commit(hub: FakeHub, tmp_path: 
     assert away.folder == first.folder
 
 
+def test_offline_what_is_in_the_cache_serves(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = find(hub, tmp_path, ALONE)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.log.clear()
+    assert find(hub, tmp_path, ALONE) == first
+    with pytest.raises(CompileCacheError, match="HF_HUB_OFFLINE is set, and small/whole is not complete in this"):
+        find(hub, tmp_path, WHOLE)
+    assert hub.log == []
+
+
 def test_a_pinned_commit_stays_when_the_repository_moves_on(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
     first = find(hub, tmp_path, WHOLE)
     other = make_folder(tmp_path / "other", seed=1)
@@ -177,7 +187,9 @@ def test_converted_checkpoints_load_with_the_base(hub: FakeHub, folder: Path, tm
 
 
 def test_a_whole_folder_is_taken_as_it_is(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
-    assert find(hub, tmp_path, str(folder)) == Located(folder)
+    plus = shutil.copytree(folder, tmp_path / "a+b")
+    for place in (folder, plus):
+        assert find(hub, tmp_path, str(place)) == Located(place)
     assert hub.log == []
 
 
