@@ -309,8 +309,9 @@ def test_a_disk_too_small_is_said_before_the_weights(
     assert hub.count("GET /blob/") == 0
 
 
-def test_presets_are_sound() -> None:
+def test_presets_are_sound_and_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert len({preset.name for preset in PRESETS}) == len({preset.repo for preset in PRESETS}) == len(PRESETS)
     for preset in PRESETS:
-        assert preset.licence
+        assert f"| `{preset.name}` | {preset.repo} | {preset.licence} |" in readme
         assert preset.non_commercial is not False or preset.licence == "Apache-2.0"
