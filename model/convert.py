@@ -17,10 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from compile_cache.deadline import megabytes
-
 from .checkpoint import CheckpointError, pick, read_checkpoint
 from .config import ModelConfig, read_config
+from .disk import shortage
 from .lora import Lora, check_lora, read_lora
 from .presets import WAN_1_3B, Preset
 from .shard_writer import data_bytes, write_tensors
@@ -83,7 +82,9 @@ def convert(
     shapes = {ours: shape for ours, (_, shape) in back.items()}
     size = sum(data_bytes(shape, dtype) for shape in shapes.values())
     folder = out / part
-    check_room(out, size + MARGIN_BYTES)
+    short = shortage(out, size + MARGIN_BYTES)
+    if short is not None:
+        raise CheckpointError(short)
     if folder.exists():
         raise CheckpointError(f"{folder} is there already; name another folder, or remove it")
 
@@ -103,14 +104,6 @@ def convert(
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return Converted(folder, part, section, len(shapes), size, len(adapter.pairs))
-
-
-def check_room(folder: Path, needed: int) -> None:
-    """Raises CheckpointError where the disk that `folder` is, or will be, on has less than `needed` bytes free."""
-    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise CheckpointError(f"{folder} needs {megabytes(needed)}, but only {megabytes(free)} are free there")
 
 
 def _names(config: ModelConfig, part: str) -> dict[str, tuple[str, torch.Size]]:

@@ -8,7 +8,6 @@ happens. Knows files, no parts.
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.hf_api import RepoFile
 from tqdm import tqdm
 
-from compile_cache.deadline import Deadline, Limits, bounded, megabytes
+from compile_cache.deadline import Deadline, Limits, bounded
 
+from .disk import shortage
 from .model_id import ModelError
 from .shards import Progress, quiet
 
@@ -63,25 +63,18 @@ class HubModel:
         """Those of the files that are not in the cache, or not with the size that the Hub says."""
         return [name for name in names if not _has(self.folder / name, self.files[name])]
 
-    def check_room(self, names: Sequence[str]) -> None:
-        """Raises ModelError where the disk is too small for what is to be downloaded."""
-        needed = sum(self.files[name] for name in self.absent(names))
-        cache = Path(constants.HF_HUB_CACHE).absolute()
-        there = next(folder for folder in (cache, *cache.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
-        if needed > free:
-            raise ModelError(
-                f"{self.repo} takes {megabytes(needed)} more, but only {megabytes(free)} are free for {cache} (HF_HOME)"
-            )
+    def to_fetch(self, names: Sequence[str]) -> int:
+        """Bytes of those of the files that are absent."""
+        return sum(self.files[name] for name in self.absent(names))
 
     def download(self, names: Sequence[str], progress: Progress = quiet) -> None:
         """Downloads those of the files that are absent. progress(bytes here, bytes expected). Raises ModelError."""
         absent = self.absent(names)
         if not absent:
             return
+        total = self.to_fetch(absent)
         for name in absent:
             _discard(self.folder / name)
-        total = sum(self.files[name] for name in absent)
         deadline = Deadline(self.limits)
         deadline.expect(total)
 
@@ -94,6 +87,13 @@ class HubModel:
         if left:
             raise ModelError(f"{self.repo} did not arrive whole: {left[0]} is missing or has another size than it must")
         progress(total, total)
+
+
+def check_room(needed: int) -> None:
+    """Raises ModelError where the disk of the client's cache has less than `needed` bytes free."""
+    short = shortage(Path(constants.HF_HUB_CACHE), needed)
+    if short is not None:
+        raise ModelError(f"the disk is too small for the model: {short} (HF_HOME names another place)")
 
 
 def open_model(repo: str, commit: str | None, endpoint: str | None = None, limits: Limits = LIMITS) -> HubModel:

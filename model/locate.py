@@ -20,7 +20,7 @@ from compile_cache.deadline import Limits
 from compile_cache.errors import shown
 from compile_cache.place import default_root
 
-from .hub_model import LIMITS, HubModel, open_model
+from .hub_model import LIMITS, HubModel, check_room, open_model
 from .model_id import ModelError, Source, of_preset, parse
 from .parts import PARTS, ROLLOUT, check, find, lacking, local_files, read_rollout, settings_of, weights_of
 from .presets import BASE, CARD, default_rollout
@@ -154,10 +154,9 @@ def _fetch_weights(chosen: Mapping[str, _Opened], progress: Progress) -> None:
     for part, place in chosen.items():
         wanted.setdefault(place, []).extend(weights_of(part, place.found[part], place.files, place.folder, str(place)))
     remote = {place: names for place, names in wanted.items() if place.model is not None}
-    sizes = {place: sum(place.files[name] for name in place.model.absent(names)) for place, names in remote.items()}
+    sizes = {place: place.model.to_fetch(names) for place, names in remote.items()}
     total, before = sum(sizes.values()), 0
-    for place, names in remote.items():
-        place.model.check_room(names)
+    check_room(total)
     for place, names in remote.items():
         place.fetch(names, lambda done, _, before=before: progress(before + done, total))
         before += sizes[place]

@@ -299,13 +299,15 @@ def test_the_base_models_own_transformer_is_not_taken(hub: FakeHub, tmp_path: Pa
         find(hub, tmp_path, f"{wan}@{commit}")
 
 
+@pytest.mark.parametrize("text", [WHOLE, ALONE])
 def test_a_disk_too_small_is_said_before_the_weights(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
+    free = sum((folder / file).stat().st_size for file in FILES.values()) - 1  # enough for each of two repositories
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1 << 30, 1 << 30, 2048))
-    with pytest.raises(CompileCacheError, match=r"small/whole takes .* more, but only 2.0 KB are free"):
-        find(hub, tmp_path, WHOLE)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1 << 30, 1 << 30, free))
+    with pytest.raises(CompileCacheError, match=r"the disk is too small for the model: .* are free there"):
+        find(hub, tmp_path, text)
     assert hub.count("GET /blob/") == 0
 
 
