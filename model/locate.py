@@ -181,10 +181,10 @@ def _rollout(source: Source, licences: tuple[Licence, ...]) -> dict[str, Any]:
 
 
 def _convert(source: Source, checkpoints: tuple[str, ...]) -> str:
-    merge = f" --lora {Path(checkpoints[1]).name}" if len(checkpoints) > 1 else ""
+    merge = f" --lora {checkpoints[1]}" if len(checkpoints) > 1 else ""
     return (
         f"{source.repo} has only pickles, which can run code; download {' and '.join(checkpoints)} and convert: "
-        f"python -m model convert {Path(checkpoints[0]).name} FOLDER{merge} --preset {source.preset.name}, "
+        f"python -m model convert {checkpoints[0]} FOLDER{merge} --preset {source.preset.name}, "
         "then name FOLDER as the model"
     )
 

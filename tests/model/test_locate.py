@@ -230,7 +230,7 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
         (WHOLE, pickled, r"only pickles \(transformer/diffusion_pytorch_model.bin\)"),
         (BARE, lambda hub: hub.repos.put(BARE, {"diffusion_pytorch_model.safetensors": None, "ckpt/a.pt": b"x"}),
          r"only pickles \(ckpt/a.pt\), which can run code and are not read; see python -m model convert"),
-        ("longlive", lambda hub: None, "convert longlive_base.pt FOLDER --lora lora.pt --preset longlive"),
+        ("longlive", lambda hub: None, "convert models/longlive_base.pt FOLDER --lora models/lora.pt --preset"),
         (f"{REST}+{BASE}", lambda hub: None, "small/base@.*: transformer/config.json: field 'num_att"),
         (WHOLE, lambda hub: retyped(hub, WHOLE, "transformer/config.json", _class_name="CogVideoXTransformer3DModel"),
          "another architecture: its transformer is CogVideoXTransformer3DModel, not WanTransformer3DModel"),
