@@ -21,8 +21,8 @@ from compile_cache.errors import shown
 from compile_cache.place import default_root
 
 from .hub_model import LIMITS, HubModel, check_room, open_model
+from .layout import PARTS, ROLLOUT, check, find, lacking, local_files, read_rollout, settings_of, weights_of
 from .model_id import ModelError, Source, of_preset, parse
-from .parts import PARTS, ROLLOUT, check, find, lacking, local_files, read_rollout, settings_of, weights_of
 from .presets import BASE, CARD, default_rollout
 from .shards import Progress, quiet
 
