@@ -26,27 +26,37 @@ from typing import Any
 
 import gradio as gr
 
+from compile_cache.errors import CompileCacheError
 from model.config import ConfigError
 from model.duration import Durations
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
+from model.locate import Located, locate
 from model.pipeline import Block, GenerationError, Request, RequestError
 from model.platform import ENDED, plain_words, too_long
+from model.progress import tenths
 from model.recording import Progress, Recording, Served, SourceFailed, record
 from model.remote import built, work
 from model.serving import Serving
+from model.status import without_folders
 from model.video import read_settings
 
 log = logging.getLogger("onegraph")
 EMBEDDED = Path(__file__).parent / "model" / "tiny"
-MODEL = Path(os.environ.get("ONEGRAPH_MODEL", EMBEDDED))
+WANTED = os.environ.get("MODEL_ID", "").strip()  # a model's folder, Hub id or preset; see model/locate.py
 MAX_BLOCKS = 60  # 45 s; a stream's chunks, 1 MB then, stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
-EXAMPLES = [  # for the embedded model
+EXAMPLES = [
     "a big red heart bouncing in a meadow",
     "a small yellow star circling at night",
     "a big orange ring swinging at sunset",
     "a blue ball drifting to the right over the dunes",
+]
+EXAMPLES_OF_OTHERS = [
+    "A red fox trots through fresh snow at dawn, its breath steaming in the cold light.",
+    "Waves roll onto a black sand beach under heavy clouds, seen from a slowly rising drone.",
+    "A potter's wet hands shape a clay bowl on a turning wheel, close up, warm light.",
+    "A small sailing boat crosses a calm bay at sunset, gulls circling above the mast.",
 ]
 KNOWS = (
     "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
@@ -57,10 +67,25 @@ BUILD_LATER = 300  # of quota: the most that was ever said to be granted afterwa
 TRIAL = 30  # seconds more for the first request with a binary from the Hub, which is tried out on the GPU then
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
 
-try:
-    serving = Serving(MODEL, lent=ON_ZERO)
-except ConfigError as error:
-    sys.exit(f"The model in {MODEL} cannot be used: {error}")
+logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def opened(wanted: str) -> tuple[Serving, Located, str | None]:
+    """The model that was asked for; where it cannot be used the embedded one, and why."""
+    try:
+        located = locate(wanted or EMBEDDED, progress=tenths("downloaded", log.info))
+        return Serving(located.folder, lent=ON_ZERO, progress=tenths("read", log.info)), located, None
+    except (ConfigError, CompileCacheError, OSError, MemoryError) as error:
+        if not wanted:
+            sys.exit(f"The embedded model cannot be used: {error}")
+        log.warning("MODEL_ID %s cannot be used: %s", wanted, error)
+        words = without_folders(str(error)) or type(error).__name__
+    return *opened("")[:2], f"The model {wanted} cannot be used: {words}"
+
+
+serving, located, problem = opened(WANTED)
+embedded = serving.folder == EMBEDDED.resolve()
 rollout = serving.pipeline.config.rollout
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
 durations = Durations(*rollout.sizes[0], rollout.steps)
@@ -346,9 +371,16 @@ def panel() -> tuple[str, str, str, gr.Timer]:
     all is settled."""
     now = serving.status()
     badge = f'<span class="badge {"busy" if now.building else now.mode}">{html.escape(now.label)}</span>'
-    facts = table(now.facts() | {"Model": rollout.title or serving.folder.name})
+    facts = table(now.facts() | model_facts())
     build = table(now.build_facts()) + table(now.key_fields() or {"Key": "no binary serves"})
     return badge, facts, build, gr.Timer(active=now.building is not None)
+
+
+def model_facts() -> dict[str, str]:
+    """What is loaded, where it comes from and under which licence, in words for visitors."""
+    facts = {"Model": rollout.title or serving.folder.name, "Licence": rollout.licence}
+    weights = "; ".join(f"{part}: {source}" for part, source in located.sources.items())
+    return {name: text for name, text in (facts | {"Weights": weights}).items() if text}
 
 
 def table(rows: dict[str, str]) -> str:
@@ -359,12 +391,13 @@ def table(rows: dict[str, str]) -> str:
 
 def status() -> dict:
     """What serves requests: mode, the binary's source, key, size and build with every field of its key; what was
-    tried before and why it does not serve; what is being built, and what became of publishing it.
+    tried before and why it does not serve; what is being built, and what became of publishing it; the model, where
+    its weights come from, their licence, and why it is not the one that was asked for.
 
     Returns:
         JSON.
     """
-    return serving.status().as_dict()
+    return serving.status().as_dict() | {"model": {**model_facts(), "problem": problem}}
 
 
 # -------------------------------------------------------------------------------------------------- the page
@@ -394,6 +427,7 @@ CSS = """
 .badge.busy { background: #fdf0cf; color: #8a5a00; }
 .badge.busy::before { animation: pulse 1.2s infinite alternate; }
 @keyframes pulse { to { opacity: .2; } }
+#problem p { background: #fdf0cf; color: #8a5a00; border-radius: 12px; padding: 8px 14px; margin: 0; }
 #stage { display: grid; gap: 14px 28px; grid-template-columns: minmax(0, 1fr) minmax(0, 540px);
   grid-template-areas: "ask play" "rest play"; grid-template-rows: auto 1fr; align-items: start; }
 #ask { grid-area: ask; }
@@ -428,13 +462,17 @@ CSS = """
 }
 """
 
+examples_of = EXAMPLES if embedded else EXAMPLES_OF_OTHERS
+
 with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEEP_FILES)) as page:
     with gr.Row(elem_id="head"):
         gr.HTML("<h1>Onegraph</h1><small>One prompt in, one video out, through one compiled graph.</small>")
         badge = gr.HTML(elem_id="badge")
+    if problem:
+        gr.HTML(f'<p role="alert">{html.escape(problem)} The embedded model serves instead.</p>', elem_id="problem")
     with gr.Row(elem_id="stage"):
         with gr.Column(elem_id="ask"):
-            prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
+            prompt = gr.Textbox(examples_of[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
             generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
             price = gr.HTML(visible=ON_ZERO, elem_id="cost")
             stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
@@ -446,8 +484,8 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
                 status_line = gr.HTML(line("ready", 0), elem_id="status")
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
         with gr.Column(elem_id="rest"):
-            examples = gr.Examples([[text] for text in EXAMPLES], prompt, label="Try", api_visibility="private")
-            if MODEL == EMBEDDED:
+            examples = gr.Examples([[text] for text in examples_of], prompt, label="Try", api_visibility="private")
+            if embedded:
                 gr.HTML(f"<small>{KNOWS}</small>", elem_id="knows")
             with gr.Accordion("Settings", open=False, elem_id="settings"):
                 with gr.Row():
@@ -494,8 +532,6 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
     gr.api(status, api_description=inspect.getdoc(status), concurrency_limit=None)
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     page_is_up = threading.Event()
     if ON_ZERO:
         serving.prepare(build_on_gpu)  # workers are forked from what this process is then

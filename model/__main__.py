@@ -1,4 +1,4 @@
-"""Command line: python -m model generate | compile | explain | judge | train.
+"""Command line: python -m model generate | compile | explain | convert | judge | train.
 
 Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
 1 where something failed, 2 where the request was wrong.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ from typing import Any
 from compile_cache.errors import CompileCacheError
 
 from .config import ConfigError
+from .presets import PRESETS, WAN_1_3B, by_name
+from .progress import tenths
 from .training import cli
 
 EMBEDDED = Path(__file__).parent / "tiny"
@@ -47,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_compile(commands)
     _add_explain(commands)
+    _add_convert(commands)
     cli.add_parsers(commands)
     return parser
 
@@ -89,8 +93,28 @@ def _add_explain(commands: Any) -> None:
     parser.set_defaults(run=_explain)
 
 
+def _add_convert(commands: Any) -> None:
+    parser = commands.add_parser("convert", help="a published .pt checkpoint to a folder in diffusers layout")
+    parser.add_argument("source", type=Path, metavar="IN", help="a checkpoint of a causal Wan, or of the Wan 2.1 VAE")
+    parser.add_argument("out", type=Path, metavar="OUT", help="writes OUT/transformer, or OUT/vae")
+    parser.add_argument("--which", choices=("ema", "raw"),
+                        help="moving average of the weights or last state (default: the average if there)")  # fmt: skip
+    parser.add_argument("--lora", type=Path, metavar="FILE", help="an adapter to merge, as LongLive's lora.pt")
+    parser.add_argument("--lora-alpha", type=float, metavar="A", help="its alpha (default: its rank, as LongLive's)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--preset", choices=[preset.name for preset in PRESETS if preset.checkpoints], metavar="NAME",
+                        help="whose it is: its sampling and licence go to OUT/onegraph.json")  # fmt: skip
+    parser.add_argument("--like", type=Path, metavar="DIR",
+                        help="model folder with the configuration it must have (default: Wan 2.1 1.3B)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.set_defaults(run=_convert)
+
+
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
+    parser.add_argument("--model", default=os.environ.get("MODEL_ID") or EMBEDDED, metavar="MODEL",
+                        help="a folder in diffusers layout, a Hub id OWNER/NAME[@COMMIT] or a preset: "
+                        + ", ".join(preset.name for preset in PRESETS if preset.transformer)
+                        + " (default: $MODEL_ID, else the embedded model)")  # fmt: skip
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
                         help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
@@ -108,7 +132,6 @@ def _generate(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     from .binary import open_parts
     from .forms import settings_of
-    from .parts import load_parts
     from .pipeline import Pipeline
     from .sources import hub_source, local_source
     from .video import Mp4Writer
@@ -116,10 +139,10 @@ def _generate(args: argparse.Namespace) -> int:
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
         raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
-    parts = load_parts(args.model, args.dtype, args.device)
-    hub = hub_source(parts.config, parts.dtype, progress=lambda text: print(text, file=sys.stderr))
+    folder, parts = _load(args)
+    hub = hub_source(parts.config, parts.dtype, progress=_say)
     sources = [local_source(), *([hub] if hub else [])]
-    pipeline = Pipeline(args.model, open_parts(parts, args.mode, sources))
+    pipeline = Pipeline(folder, open_parts(parts, args.mode, sources))
     request = pipeline.check(_request(args, pipeline.config.rollout))
     loaded = time.perf_counter()
     sha, frames, first, report = hashlib.sha256(), 0, None, {}
@@ -168,11 +191,10 @@ def _request(args: argparse.Namespace, rollout: Any) -> Any:
 def _compile(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     from .binary import build
-    from .parts import load_parts
 
     _set_threads(args)
-    parts = load_parts(args.model, args.dtype, args.device)
-    entry = build(parts, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    _, parts = _load(args)
+    entry = build(parts, progress=_say)
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
     _tell(args, done, f"{entry.key[:12]}: {size / 1e6:.2f} MB after {seconds:.0f} s")
@@ -184,11 +206,34 @@ def _explain(args: argparse.Namespace) -> int:
     from compile_cache.store import LocalStore
 
     from .binary import binary_fields
-    from .parts import load_parts
 
-    store, fields = LocalStore(), binary_fields(load_parts(args.model, args.dtype, args.device))
+    store, fields = LocalStore(), binary_fields(_load(args)[1])
     _tell(args, explain.report(store, fields), "\n".join(explain.report_words(store, fields)))
     return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from . import convert
+    from .device import DTYPES
+
+    made = convert.convert(args.source, args.out, which=args.which, lora=args.lora, lora_alpha=args.lora_alpha,
+                           model=args.like or WAN_1_3B, dtype=DTYPES[args.dtype],
+                           preset=args.preset and by_name(args.preset), progress=tenths("written", _say))  # fmt: skip
+    done = {"folder": str(made.folder), "part": made.part, "section": made.section or None, "tensors": made.tensors,
+            "bytes": made.bytes, "adapted": made.adapted}  # fmt: skip
+    merged = f", adapter merged into {made.adapted} layers" if made.adapted else ""
+    section = f"{made.section} of " if made.section else ""
+    _tell(args, done, f"{made.folder}: {made.tensors} tensors from {section}{args.source}{merged}")
+    return 0
+
+
+def _load(args: argparse.Namespace) -> tuple[Path, Any]:
+    """The folder of the model that was named, downloaded where it has to be, and its parts."""
+    from .locate import locate
+    from .parts import load_parts
+
+    folder = locate(args.model, progress=tenths("downloaded", _say)).folder
+    return folder, load_parts(folder, args.dtype, args.device, progress=tenths("loaded", _say))
 
 
 def _set_threads(args: argparse.Namespace) -> None:
@@ -198,14 +243,21 @@ def _set_threads(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
     print(json.dumps(values)) if args.json else print(words, file=sys.stderr)
 
 
 def _fail(args: argparse.Namespace, error: Exception, status: int) -> int:
     print(error, file=sys.stderr)
+    details = list(getattr(error, "details", ()))
+    if details:
+        print(*details, sep="\n", file=sys.stderr)
     if getattr(args, "json", False):
-        print(json.dumps({"error": str(error)}))
+        print(json.dumps({"error": str(error)} | ({"details": details} if details else {})))
     return status
 
 

@@ -19,6 +19,7 @@ from .config import ModelConfig, read_config
 from .control import GRAPH, PYTHON
 from .device import pick_device, pick_dtype
 from .generator import Condition, Generate
+from .progress import Progress, quiet
 from .weights import load_text_encoder, load_transformer, load_vae, read_tensors, untied
 
 
@@ -60,16 +61,17 @@ class Parts:
         return [tensor for named in self.constants().values() for tensor in named.values()]
 
 
-def load_parts(folder: Path | str, dtype: str = "auto", device: str = "auto") -> Parts:
+def load_parts(folder: Path | str, dtype: str = "auto", device: str = "auto", progress: Progress = quiet) -> Parts:
     """Reads the model in `folder` and places it on the device. dtype, device: names of `device.DTYPES`, `DEVICES`.
 
-    Raises ConfigError or WeightsError, naming the file and what does not fit.
+    progress(bytes read, bytes in all), of each part. Raises ConfigError or WeightsError, naming the file and what does
+    not fit.
     """
     folder, place = Path(folder), pick_device(device)
     kind, config = pick_dtype(dtype, place), read_config(folder)
-    transformer = load_transformer(config, read_tensors(folder, "transformer", kind))
-    vae = load_vae(config, read_tensors(folder, "vae", kind))
-    text = {name: tensor.to(place) for name, tensor in read_tensors(folder, "text_encoder", kind).items()}
+    transformer = load_transformer(config, read_tensors(folder, "transformer", kind, progress))
+    vae = load_vae(config, read_tensors(folder, "vae", kind, progress))
+    text = {name: tensor.to(place) for name, tensor in read_tensors(folder, "text_encoder", kind, progress).items()}
     generate = Generate(transformer, vae, config, PYTHON).eval()
     # Before they are placed: a platform that lends GPUs may take the weights of a process that has none.
     size = sum(t.numel() * t.element_size() for t in (*text.values(), *constants_of(generate).values()))

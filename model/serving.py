@@ -31,6 +31,7 @@ from .building import STEP, run_build
 from .memory import held
 from .parts import load_parts
 from .pipeline import Pipeline
+from .progress import Progress, quiet
 from .recording import Served
 from .runner import Named, Origin, Runner
 from .sources import Downloaded, Untried, hub_source, local_source
@@ -44,13 +45,14 @@ Build = Sequence[str] | Callable[[], str | None]
 class Serving:
     """Holds the current pipeline of one model folder. Thread-safe."""
 
-    def __init__(self, folder: Path, device: str = "auto", *, lent: bool = False) -> None:
+    def __init__(self, folder: Path, device: str = "auto", *, lent: bool = False, progress: Progress = quiet) -> None:
         """device: a name of `device.DEVICES`. lent: whether a GPU is lent to forks of this process, for a request.
+        progress(bytes read, bytes in all), of each part's weights.
 
         Raises ConfigError, naming the file, where the model cannot be used.
         """
         self.folder = folder.resolve()  # the build runs in another working directory
-        self.parts = load_parts(self.folder, device=device)
+        self.parts = load_parts(self.folder, device=device, progress=progress)
         self._namer = os.getpid() if lent and self.parts.device.type != "cpu" else None  # opens nothing itself
         self._building: str | None = None
         self._failure: str | None = None

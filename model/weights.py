@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .config import ConfigError, ModelConfig
+from .progress import Progress, quiet
+from .shards import WeightsError, listed, read_shards
 from .transformer import CausalWanTransformer
 from .vae import WanVae
 
@@ -22,23 +23,14 @@ FILES = {
     "text_encoder": "text_encoder/model.safetensors",
 }
 TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, under the second name
-NAMED = 4  # how many offending tensors a message lists
 
 
-class WeightsError(ConfigError):
-    """A weights file is missing, damaged, or does not fit the configuration beside it."""
+def read_tensors(folder: Path, part: str, dtype: torch.dtype, progress: Progress = quiet) -> dict[str, Tensor]:
+    """All tensors of a part, from one file or its shards, in `dtype` on the CPU. Raises WeightsError naming the file.
 
-
-def read_tensors(folder: Path, part: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All tensors of a part, in `dtype` on the CPU. Raises WeightsError naming the file."""
-    path = folder / FILES[part]
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except FileNotFoundError:
-        raise WeightsError(f"{path} is missing") from None
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from None
+    progress(bytes read, bytes in all).
+    """
+    return read_shards(folder / FILES[part], dtype, progress)
 
 
 def load_transformer(config: ModelConfig, tensors: Mapping[str, Tensor]) -> CausalWanTransformer:
@@ -87,10 +79,10 @@ def check_tensors(expected: Mapping[str, torch.Size], tensors: Mapping[str, Tens
         for name, shape in expected.items()
         if name in tensors and tensors[name].shape != shape
     ]
-    faults = []
+    faults, details = [], []
     for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong)):
         if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            faults.append(f"{kind}: {', '.join(names[:NAMED])}{more}")
+            faults.append(f"{kind}: {listed(names)}")
+            details += [f"{kind}: {name}" for name in names]
     if faults:
-        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}")
+        raise WeightsError(f"{file} does not fit its configuration: {'; '.join(faults)}", tuple(details))

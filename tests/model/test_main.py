@@ -55,9 +55,9 @@ def test_generate_says_what_it_did_and_writes_the_file(folder: Path, tmp_path: P
         (["generate", "a ball", "--mode", "fast"], 2, "invalid choice: 'fast'"),
         (["generate", "a ball", "--skip-below", "-2"], 2, "skip_below must be a number"),
         (["generate", "a ball", "--out", "/nowhere/a.mp4"], 1, "name a file in a folder that is there"),
-        (["generate", "a ball", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
-        (["compile", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
-        (["explain", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
+        (["generate", "a ball", "--model", "/nowhere"], 1, "'/nowhere' is no model: it must be a folder"),
+        (["compile", "--model", "/nowhere"], 1, "'/nowhere' is no model: it must be a folder"),
+        (["explain", "--model", "/nowhere"], 1, "'/nowhere' is no model: it must be a folder"),
         (["judge", "--model", "/nowhere"], 1, "is missing; a model folder has the layout"),
     ],
 )

@@ -49,7 +49,7 @@ def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             opened.append(left.pop(0))
             return opened[-1]
 
-        monkeypatch.setattr(serving, "load_parts", lambda folder, device: SimpleNamespace(device=torch.device("cpu")))
+        monkeypatch.setattr(serving, "load_parts", lambda folder, **named: SimpleNamespace(device=torch.device("cpu")))
         monkeypatch.setattr(serving, "binary_fields", lambda parts: {"environment": place_here("cpu")})
         monkeypatch.setattr(Serving, "_open", open_next)
         return Serving(tmp_path), opened

@@ -51,7 +51,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
 
     def make(*runners: SimpleNamespace) -> Serving:
         found = iter(runners)
-        monkeypatch.setattr(serving, "load_parts", lambda folder, device: NOTHING)
+        monkeypatch.setattr(serving, "load_parts", lambda folder, **named: NOTHING)
         monkeypatch.setattr(serving, "binary_fields", lambda parts: {"environment": place_here("cpu")})
         monkeypatch.setattr(serving, "open_parts", lambda *given: next(found))
         monkeypatch.setattr(serving, "Pipeline", lambda folder, runner: SimpleNamespace(runner=runner))

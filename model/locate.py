@@ -1,0 +1,214 @@
+"""MODEL_ID or --model -> a folder that has every part, fetched and put together where needed.
+
+The settings of all parts are fetched and checked before any weights are. What is put together from several places is a
+folder of links in the cache, with sources.json that says where each part comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from compile_cache.deadline import Limits
+from compile_cache.errors import shown
+from compile_cache.place import default_root
+
+from .hub_model import LIMITS, HubModel, check_room, open_model
+from .layout import PARTS, ROLLOUT, check, find, lacking, local_files, read_rollout, settings_of, weights_of
+from .model_id import ModelError, Source, of_preset, parse
+from .presets import BASE, CARD, default_rollout
+from .progress import Progress, quiet
+
+VARIABLE = "MODEL_ID"
+RECORD = "sources.json"
+
+
+@dataclass(frozen=True)
+class Licence:
+    """What is known of the licence of one source; non_commercial None: its card says."""
+
+    source: str
+    text: str
+    non_commercial: bool | None = None
+
+
+@dataclass(frozen=True)
+class Located:
+    """A folder to load from; part -> its source, with the commit; a licence for each source that is not a folder."""
+
+    folder: Path
+    sources: Mapping[str, str] = field(default_factory=dict)
+    licences: tuple[Licence, ...] = ()
+
+
+def locate(
+    text: str | Path,
+    *,
+    base: Source | None = None,
+    cache: Path | None = None,
+    endpoint: str | None = None,
+    limits: Limits = LIMITS,
+    progress: Progress = quiet,
+) -> Located:
+    """The model that `text` names; see model_id.py for what it may say.
+
+    base: where parts come from that no named source has. cache: for folders that are put together. endpoint: the
+    Hub's address. progress(bytes here, bytes expected), of everything that is downloaded. Raises ModelError,
+    ConfigError or WeightsError, each with one sentence on what is wrong.
+    """
+    sources = parse(str(text))
+    if len(sources) == 1 and sources[0].folder is not None and _complete(sources[0].folder):
+        return Located(sources[0].folder)
+    opened = [_Opened.of(source, endpoint, limits) for source in sources]
+    chosen = _choose(opened)
+    if set(chosen) != set(PARTS):
+        opened.append(_Opened.of(base or of_preset(BASE), endpoint, limits))
+        chosen = _choose(opened)
+    absent = [part for part in PARTS if part not in chosen]
+    if absent:
+        raise ModelError(f"{opened[-1].source} has no {' and no '.join(absent)} in diffusers layout")
+
+    for part, place in chosen.items():
+        place.fetch(settings_of(part, place.found[part], place.files))
+    rollout = chosen["transformer"]
+    if ROLLOUT in rollout.files:
+        rollout.fetch([ROLLOUT])
+    folders = {part: place.folder / place.found[part] for part, place in chosen.items()}
+    named = {part: str(place) for part, place in chosen.items()}
+    check(folders, named)
+    _fetch_weights(chosen, progress)
+    licences = tuple(_licence(place) for place in dict.fromkeys(chosen.values()) if place.model is not None)
+    values = read_rollout(rollout.folder / ROLLOUT) or _rollout(rollout.source, licences)
+    record = {"model": str(text), "sources": named, "licences": [vars(licence) for licence in licences]}
+    root = (cache or default_root()[0]) / "models"
+    return Located(_compose(root, folders, values, record), named, licences)
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A source whose files are known."""
+
+    source: Source
+    files: Mapping[str, int]
+    found: Mapping[str, str]
+    folder: Path
+    model: HubModel | None = None
+
+    @staticmethod
+    def of(source: Source, endpoint: str | None, limits: Limits) -> _Opened:
+        if source.folder is not None:
+            files = local_files(source.folder)
+            return _Opened(source, files, find(files), source.folder)
+        preset = source.preset
+        if preset is not None and preset.checkpoints:
+            raise ModelError(_convert(source, preset.checkpoints))
+        model = open_model(source.repo, source.commit, endpoint, limits)
+        found = find(model.files)
+        if preset is not None and not preset.transformer:
+            found.pop("transformer", None)
+        return _Opened(source, model.files, found, model.folder, model)
+
+    def __str__(self) -> str:
+        return str(self.model or self.source)
+
+    def fetch(self, names: list[str], progress: Progress = quiet) -> None:
+        if self.model is not None:
+            self.model.download(names, progress)
+
+
+def _complete(folder: Path) -> bool:
+    """Whether a folder is to be taken as it is: it has settings of its own and something of every part."""
+    return (folder / ROLLOUT).is_file() and all((folder / part).is_dir() for part in PARTS)
+
+
+def _choose(opened: list[_Opened]) -> dict[str, _Opened]:
+    """Part -> the first source that has it. Raises ModelError where one has it in part, or nobody the transformer."""
+    chosen: dict[str, _Opened] = {}
+    for part in PARTS:
+        for place in opened:
+            if part in place.found:
+                chosen[part] = place
+                break
+            preset = place.source.preset
+            why = None if preset is not None and not preset.transformer else lacking(part, place.files)
+            if why is not None:
+                convert = "; see python -m model convert" if "pickles" in why else ""
+                raise ModelError(f"{place}: of its {part} it has {why}{convert}")
+    if "transformer" not in chosen:
+        first = opened[0].source
+        if first.preset is not None:
+            raise ModelError(f"{first.repo}'s transformer is not causal; name one that is, as self-forcing+{first}")
+        raise ModelError(f"{opened[0]} has no transformer in diffusers layout (transformer/config.json, safetensors)")
+    return chosen
+
+
+def _fetch_weights(chosen: Mapping[str, _Opened], progress: Progress) -> None:
+    wanted: dict[_Opened, list[str]] = {}
+    for part, place in chosen.items():
+        wanted.setdefault(place, []).extend(weights_of(part, place.found[part], place.files, place.folder, str(place)))
+    remote = {place: names for place, names in wanted.items() if place.model is not None}
+    sizes = {place: place.model.to_fetch(names) for place, names in remote.items()}
+    total, before = sum(sizes.values()), 0
+    check_room(total)
+    for place, names in remote.items():
+        place.fetch(names, lambda done, _, before=before: progress(before + done, total))
+        before += sizes[place]
+
+
+def _licence(place: _Opened) -> Licence:
+    preset = place.source.preset
+    if preset is None:
+        return Licence(place.source.repo, f"not known; {CARD}")
+    return Licence(place.source.repo, preset.licence, preset.non_commercial)
+
+
+def _rollout(source: Source, licences: tuple[Licence, ...]) -> dict[str, Any]:
+    """The sampling of a model that says nothing of it: its preset's, or Self-Forcing's."""
+    if source.preset is not None:
+        values = source.preset.onegraph()
+    else:
+        values = default_rollout() | {"title": source.repo or Path(str(source)).name, "licence": f"not known; {CARD}"}
+    own = values["licence"] if source.repo else ""
+    others = [f"{licence.source}: {licence.text}" for licence in licences if licence.source != source.repo]
+    return values | {"licence": shown("; ".join([*([own] if own else []), *others]), 400)}
+
+
+def _convert(source: Source, checkpoints: tuple[str, ...]) -> str:
+    merge = f" --lora {checkpoints[1]}" if len(checkpoints) > 1 else ""
+    return (
+        f"{source.repo} has only pickles, which can run code; download {' and '.join(checkpoints)} and convert: "
+        f"python -m model convert {checkpoints[0]} FOLDER{merge} --preset {source.preset.name}, "
+        "then name FOLDER as the model"
+    )
+
+
+def _compose(root: Path, folders: Mapping[str, Path], rollout: Mapping[str, Any], record: Mapping[str, Any]) -> Path:
+    """A folder of links to the parts; one that is there already is taken."""
+    links = {part: str(folder.absolute()) for part, folder in sorted(folders.items())}
+    name = sha256(json.dumps([links, rollout], sort_keys=True).encode()).hexdigest()[:16]
+    folder = root / name
+    if folder.is_dir():
+        return folder
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".", dir=root))
+        for part, target in links.items():
+            (building / part).symlink_to(target, target_is_directory=True)
+        (building / ROLLOUT).write_text(json.dumps(rollout, indent=2) + "\n", "utf-8")
+        (building / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        try:
+            os.rename(building, folder)
+        except OSError:
+            shutil.rmtree(building, ignore_errors=True)
+            if not folder.is_dir():  # nobody else made it meanwhile
+                raise
+    except OSError as error:
+        raise ModelError(f"{root} cannot hold the model's folder: {error.strerror or error}") from None
+    return folder
