@@ -8,16 +8,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 from model.video import read_settings
-from tests.app.conftest import App, settled, wait_for
+from tests.app.conftest import PATIENCE, App, settled, wait_for
 from tests.app.test_page import pixels
 
-LONG = {"prompt": "a red circle", "seed": 7, "blocks": 40}
+LONG = {"prompt": "a red circle", "seed": 7, "blocks": 40, "size": "128x128", "steps": 8}
 
 
 def cancel(client: Client, block: int) -> list[Any]:
@@ -80,6 +81,25 @@ def test_the_npm_client_gets_it_too_and_takes_it_along(app: App, npm_client: Pat
     wait_for("nothing is kept of a client that has ended", lambda: "no last video" in refusal(client))
 
 
+def test_a_client_that_was_cut_off_finds_it_when_it_comes_back(app: App) -> None:
+    settled(app)
+    call = f"{app.url}gradio_api/call/generate"
+    begun = httpx.post(call, json={"data": list(LONG.values()), "session_hash": "someone"}).json()
+    with httpx.stream("GET", f"{call}/{begun['event_id']}", timeout=PATIENCE) as answers:
+        assert any(line == "event: generating" for line in answers.iter_lines())
+    client = app.client()
+    client.session_hash = "someone"
+
+    def look() -> Any:
+        try:
+            return client.predict(api_name="/last")
+        except AppError:
+            return None  # it is still being made
+
+    path, _, report = wait_for("the app has noticed", look)
+    is_the_beginning(client, Path(path), report, 1)
+
+
 def test_it_says_when_there_is_nothing(app: App) -> None:
     client = app.client()
     long = client.submit(**LONG, api_name="/generate")
@@ -87,7 +107,8 @@ def test_it_says_when_there_is_nothing(app: App) -> None:
     assert "still being made" in refusal(client)
     waits = app.client()
     queued = waits.submit(**LONG, api_name="/generate")
-    assert queued.cancel()  # in the app's own queue, where it has not begun
+    wait_for("it stands in the app's own queue", lambda: queued.communicator.event_id)
+    assert queued.cancel()
     assert "no last video" in refusal(waits)
     assert long.cancel()
     assert client.predict(api_name="/last")[2]["stop_reason"] == "cancelled"

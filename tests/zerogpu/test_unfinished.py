@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -35,25 +35,24 @@ def test_the_block_that_is_being_made_is_the_last_one(zero: Zero, sent: int) -> 
     zero.plan("hold", sent)
     job = client.submit(**LONG, api_name="/generate")
     wait_for("the blocks until then", lambda: zero.scheduler.workers() and len(job.outputs()) == sent)
-    cancelling = Thread(target=job.cancel)
-    cancelling.start()
-    answers: list = []
-    asking = Thread(target=lambda: (cancelling.join(), answers.append(client.predict(api_name="/last"))))
-    asking.start()
-    wait_for("the job is cancelled", lambda: job.communicator.should_cancel)
-    zero.clear()
-    asking.join()
-    ((path, _, report),) = answers
+    with ThreadPoolExecutor() as threads:
+        cancelling = threads.submit(job.cancel)  # it returns when that block is made
+        following = zero.client().submit("a blue star", 8, 1, api_name="/generate")
+        wait_for("the app has heard it and goes on to the next", lambda: len(zero.scheduler.asked) == 2)
+        asking = threads.submit(client.predict, api_name="/last")
+        zero.clear()
+        assert cancelling.result()
+        path, seed, report = asking.result()
     assert frames_of(path) == report["frames"] == 9 + 12 * sent
-    assert report["stop_reason"] == "cancelled"
+    assert (seed, report["stop_reason"]) == (7, "cancelled")
+    assert following.result()[2]["frames"] == 9
     zero.settled()
-    (grant,) = zero.scheduler.grants
-    assert not grant.failed
+    assert [grant.failed for grant in zero.scheduler.grants] == [False] * 2
 
 
 def test_a_worker_that_dies_leaves_its_video_as_the_last_one(zero: Zero) -> None:
     zero.plan("kill", 2)
-    path, _, report = zero.client().predict("a red circle", 7, 3, api_name="/generate")
+    _, _, report = zero.client().predict("a red circle", 7, 3, api_name="/generate")
     _, _, same = zero.client().predict(api_name="/last")
     assert same == report
     zero.plan("kill", 0)
