@@ -207,14 +207,14 @@ def recorded(
 
 
 def gone() -> Callable[[], bool]:
-    """What tells whether the client of the present event has cancelled it or is gone, as far as Gradio knows."""
+    """What tells whether the client of the present event has cancelled it or is gone, as Gradio's queue knows it."""
     blocks, mine = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
 
-    def is_gone() -> bool:
-        jobs = [job for job in blocks._queue.active_jobs if job]
-        return not any(event._id == mine and event.alive for job in jobs for event in job)
+    def waits() -> bool:
+        jobs = [job for job in blocks._queue.active_jobs if job] if blocks else []
+        return any(event._id == mine and event.alive for job in jobs for event in job)
 
-    return is_gone if blocks and mine else lambda: False
+    return (lambda: not waits()) if waits() else (lambda: False)  # what is not in the queue cannot be cancelled
 
 
 def handed_out(path: Path) -> dict[str, Any]:
