@@ -19,18 +19,22 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from compile_cache.errors import CompileCacheError
+from model.aside import read_aside
 from model.config import ConfigError
 from model.duration import Durations
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
+from model.kept import Kept
 from model.locate import Located, locate
 from model.pipeline import Block, GenerationError, Request, RequestError
 from model.platform import ENDED, plain_words, too_long
@@ -66,6 +70,7 @@ BUILD_AT_START = 1500  # seconds of a GPU that the platform grants until the pag
 BUILD_LATER = 300  # of quota: the most that was ever said to be granted afterwards; each kind of account has its limit
 TRIAL = 30  # seconds more for the first request with a binary from the Hub, which is tried out on the GPU then
 KEEP_FILES = 3600  # seconds a finished video can be downloaded
+PATIENCE = 60  # seconds that who asks for a cancelled video waits for the block that is being made
 
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -90,6 +95,7 @@ rollout = serving.pipeline.config.rollout
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
 durations = Durations(*rollout.sizes[0], rollout.steps)
 stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
+kept = Kept(KEEP_FILES)  # by session, of programs
 
 
 # ---------------------------------------------------------------------------------------------- one request
@@ -113,9 +119,10 @@ def quota_of(seconds: int) -> int:
 
 
 @spaces.GPU(duration=seconds_of)
-def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served]:
-    """All blocks of a request, then Served. On ZeroGPU this runs in a GPU worker, a fork of this process, which may
-    be older than the binary that `key` names."""
+def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served | None]:
+    """None when it is the request's turn, then all its blocks, then Served. On ZeroGPU this runs in a GPU worker, a
+    fork of this process, which may be older than the binary that `key` names."""
+    yield None
     yield from work(serving, request, key)
 
 
@@ -170,13 +177,43 @@ def checked(prompt: Any, seed: Any, blocks: Any, size: Any, steps: Any) -> Reque
         raise gr.Error(str(error), title="Please change this", print_exception=False) from None
 
 
-def lent(request: Request) -> Iterator[Block | Served]:
-    """The request's parts, from which later estimates learn. On ZeroGPU, where all that can fail in this process is
-    the platform, its errors are told in words for visitors."""
-    runner, untried, made = serving.pipeline.runner, serving.untried, 0
-    with closing(blocks_of(request, runner.origin.key)) as source:
+class Waiting:
+    """What spaces takes for Gradio's event. While a request waits in the platform's queue, it looks at every sign of
+    life whether the event is alive; if not, it leaves the queue, or gives back at once what it was just lent."""
+
+    def __init__(self, given_up: Callable[[], bool]) -> None:
+        self._given_up = given_up
+
+    @property
+    def alive(self) -> bool:
+        return not self._given_up()
+
+
+waiting: ContextVar[Waiting | None] = ContextVar("waiting", default=None)
+if ON_ZERO:
+    from spaces.zero import client
+
+    client.get_event = waiting.get  # spaces 0.51.3 would look for the event itself, which knows nothing of Stop
+
+
+def lent(request: Request, stopped: Callable[[], bool]) -> Iterator[Block | Served]:
+    """The request's parts, from which later estimates learn; none if it is stopped before its turn comes. On ZeroGPU,
+    where all that can fail in this process is the platform, its errors are told in words for visitors."""
+    runner, untried, made, begun = serving.pipeline.runner, serving.untried, 0, False
+
+    def given_up() -> bool:
+        return not begun and stopped()
+
+    source = blocks_of(request, runner.origin.key)
+    if ON_ZERO:  # where it may have to wait for a GPU
+        waiting.set(Waiting(given_up))
+        source = read_aside(source, given_up)
+    with closing(source):
         try:
             for part in source:
+                if part is None:
+                    begun = True
+                    continue
                 if isinstance(part, Block):
                     made += 1
                 else:
@@ -191,15 +228,19 @@ def lent(request: Request) -> Iterator[Block | Served]:
             if not ON_ZERO:
                 raise
             log.warning("ZeroGPU: %s: %s", *told(error))
+            if given_up():
+                return
             if (words := plain_words(*told(error))) == ENDED:
                 durations.ran_out(runner.mode)
             raise SourceFailed(words) from error
 
 
-def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress | Recording]:
+def recorded(
+    request: Request, folder: Path, stopped: Callable[[], bool], **options: Any
+) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
-        yield from record(lent(request), request, rollout.fps, Path(folder), **options)
+        yield from record(lent(request, stopped), request, rollout.fps, folder, stopped=stopped, **options)
     except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:
@@ -208,7 +249,24 @@ def recorded(request: Request, folder: str, **options: Any) -> Iterator[Progress
         raise gr.Error(text, print_exception=False) from None
 
 
+def gone() -> Callable[[], bool]:
+    """What tells whether the client of the present event has cancelled it or is gone, as Gradio's queue knows it."""
+    blocks, mine = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
+
+    def waits() -> bool:
+        jobs = [job for job in blocks._queue.active_jobs if job] if blocks else []
+        return any(event._id == mine and event.alive for job in jobs for event in job)
+
+    return (lambda: not waits()) if waits() else (lambda: False)  # what is not in the queue cannot be cancelled
+
+
+def handed_out(path: Path) -> dict[str, Any]:
+    """A file as the API gives it to programs: Gradio copies it into its cache."""
+    return gr.FileData(path=str(path), orig_name=path.name).model_dump()
+
+
 def generate(
+    visitor: gr.Request,
     prompt: str,
     seed: int | str | None = None,
     blocks: int = DEFAULT_BLOCKS,
@@ -218,7 +276,7 @@ def generate(
     """Makes a video and returns the finished mp4, the seed that was used, and a report.
 
     While it runs, intermediate results have no file and a report with the blocks made so far; cancelling the
-    job stops it at the next block.
+    job stops it at the next block, and /last has the video up to there.
 
     Args:
         prompt: What the video shows.
@@ -233,12 +291,41 @@ def generate(
         JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason). Where the video ended before its time: problem, in words.
     """  # noqa: E501  (each entry is one line in the API page)
     request = checked(prompt, seed, blocks, size, steps)
+    cancelled = gone()
+    with closing(kept.begin(visitor.session_hash, cancelled)) as making:
+        keeping = {"ending": "cancelled", "unfinished": making.keep_later}
+        with closing(recorded(request, making.folder, cancelled, **keeping)) as parts:
+            for part in parts:
+                if isinstance(part, Progress):
+                    if not cancelled():  # then it ends by itself, here; closing it would be left to Gradio
+                        report = {"block": part.block, "blocks": part.blocks, "fps": round(part.fps, 1)}
+                        yield None, request.seed, report
+                elif part.path:
+                    making.keep(part)
+                    yield handed_out(part.path), request.seed, part.report
+
+
+def last(visitor: gr.Request) -> Iterator[tuple[dict, int, dict]]:
+    """The last video that this session made with /generate, also one that was cancelled: what was made until then.
+
+    It is kept for an hour at most: until the session ends or makes the next one. No other session gets it; a program
+    that names no session (session_hash; the clients for Python and JavaScript do) gets none.
+
+    Returns:
+        The mp4 file, as from /generate.
+        The seed.
+        JSON: the report, as from /generate; stop_reason is "cancelled" where the video was.
+    """
+    making = kept.last(visitor.session_hash)
+    if making and not (making.video or making.closed or making.given_up()):
+        raise gr.Error("Your video is still being made. Wait for its end, or cancel it.", print_exception=False)
+    if making and not making.video:
+        making.settled.wait(PATIENCE)
+    if not making or not making.video:
+        text = "Your last video ended before its first block, and nothing is kept of it."
+        raise gr.Error(text if making else "There is no last video of this session.", print_exception=False)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
-        for part in recorded(request, folder):
-            if isinstance(part, Progress):
-                yield None, request.seed, {"block": part.block, "blocks": part.blocks, "fps": round(part.fps, 1)}
-            else:
-                yield gr.FileData(path=str(part.path), orig_name=part.path.name).model_dump(), request.seed, part.report
+        yield handed_out(making.video.copy_into(Path(folder))), making.video.report["seed"], making.video.report
 
 
 # ------------------------------------------------------------------------------------------ the page's events
@@ -275,11 +362,11 @@ def stream(
     prompt: str, seed: str, blocks: int, size: str, steps: int, visitor: gr.Request
 ) -> Iterator[tuple[Any, ...]]:
     """Streams the video into the player; ends with the finished file, also when it was stopped early."""
-    stopping = stops.get(visitor.session_hash) or threading.Event()
+    stopping, left = stops.get(visitor.session_hash) or threading.Event(), gone()
     request = checked(prompt, seed, blocks, size, steps)
     with tempfile.TemporaryDirectory(prefix="onegraph-video-") as folder:
         yield gr.skip(), line("starting …", 0), gr.skip()
-        for part in recorded(request, folder, stopped=stopping.is_set, chunks=True):
+        for part in recorded(request, Path(folder), lambda: stopping.is_set() or left(), chunks=True):
             if isinstance(part, Progress):
                 text = f"block {part.block}/{part.blocks}, {part.fps:.0f} fps"
                 yield (part.chunk, part.chunk_seconds), line(text, part.block / part.blocks), gr.skip()
@@ -299,7 +386,8 @@ def stop(visitor: gr.Request) -> gr.Button:
 
 
 def leave(visitor: gr.Request) -> None:
-    """The page was closed: nobody waits for its video any more."""
+    """The page was closed, or the program ended: nobody waits for its video any more."""
+    kept.drop(visitor.session_hash)
     if event := stops.pop(visitor.session_hash, None):
         event.set()
 
@@ -528,7 +616,9 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
     page.load(from_link, None, [prompt, seed, randomise, blocks, size, steps], **aside)
     page.unload(leave)
     generate.__annotations__["return"] = tuple[dict, int, dict]  # gr.api knows no iterators: it is asked for each item
+    last.__annotations__["return"] = generate.__annotations__["return"]
     gr.api(generate, api_description=inspect.getdoc(generate), concurrency_id="gpu", concurrency_limit=1)
+    gr.api(last, api_description=inspect.getdoc(last), concurrency_limit=4)  # they may wait, each in a thread
     gr.api(status, api_description=inspect.getdoc(status), concurrency_limit=None)
 
 if __name__ == "__main__":

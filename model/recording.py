@@ -10,6 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ BROKE_OFF = "The generator broke off. What it had made until then is kept; pleas
 
 MODE_NAMES = {"aot": "AoT", "jit": "JIT", "eager": "eager"}
 NOTHING = "The generator ended before its first block. Please try again."
-_ENDINGS = {"stopped": "stopped", "still": "came to rest"}
+_ENDINGS = {"stopped": "stopped", "cancelled": "cancelled", "still": "came to rest"}
 
 
 class SourceFailed(RuntimeError):
@@ -92,6 +93,8 @@ def record(
     folder: Path,
     *,
     stopped: Callable[[], bool] = lambda: False,
+    ending: str = "stopped",
+    unfinished: Callable[[Callable[[], Recording]], None] | None = None,
     chunks: bool = False,
 ) -> Iterator[Progress | Recording]:
     """Yields a Progress for each block, then one Recording whose file lies in `folder`.
@@ -99,6 +102,10 @@ def record(
     Args:
         source: the blocks, then Served. Closed as soon as no more is wanted.
         stopped: asked after each block; True ends the video there, as a complete short one.
+        ending: what the report of a video that is ended so gives as the reason.
+        unfinished: where this generator is closed early, gets what finishes the file with the blocks it has and returns
+            the Recording, to be called in a better moment: whoever closes must not wait for ffmpeg. Without it the file
+            goes then.
         chunks: whether to encode MPEG-TS chunks.
 
     Raises whatever `source` raises before its first block, SourceFailed where it ends without one; its later failures
@@ -106,38 +113,81 @@ def record(
     """
     path = Path(folder) / file_name(request)
     encoder = TsEncoder(fps, request.height, request.width) if chunks else None
-    report: dict[str, Any] = {"settings": settings_of(request), "seed": request.seed}
-    running, frames, made, seconds, served, halted = hashlib.sha256(), 0, 0, 0.0, None, False
-    problems: list[str] = []
-    begin = time.perf_counter()
+    tally = _Tally(request, fps, ending)
+    served, halted, problems = None, False, []
     try:
         if stopped():
-            yield Recording(None, 0.0, report | {"frames": 0, "stop_reason": "stopped"}, None)
+            yield tally.recording(None, halted=True)
             return
         first = next(source, None)  # outside the writer: without a first block there is no file to keep
         if not isinstance(first, Block):
+            if stopped():
+                yield tally.recording(None, halted=True)
+                return
             raise SourceFailed((first and first.problem) or NOTHING)
-        with Mp4Writer(path, fps, settings_of(request)) as writer:
+        with ExitStack() as stack:
+            writer = stack.enter_context(Mp4Writer(path, fps, settings_of(request)))
             for part in _until_broken(first, source, problems):
                 if isinstance(part, Served):
                     served = part
                     break
                 writer.add(part.frames)
-                running.update(part.frames.tobytes())
-                frames, made, seconds = frames + len(part.frames), made + 1, time.perf_counter() - begin
-                report |= part.report.as_dict()
+                tally.add(part)
                 chunk = encoder.chunk(part.frames) if encoder else None
-                yield Progress(made, request.blocks, frames, seconds, chunk, len(part.frames) / fps)
-                if halted := stopped() and made < request.blocks:
+                try:
+                    yield Progress(
+                        tally.made, request.blocks, tally.frames, tally.seconds, chunk, len(part.frames) / fps
+                    )
+                except GeneratorExit:
+                    if unfinished:
+                        unfinished(_finisher(stack.pop_all(), tally, path))
+                    raise
+                if halted := stopped() and tally.made < request.blocks:
                     break
     finally:
         source.close()
-    report |= {"frames": frames, "fps": fps, "digest": running.hexdigest(), "seconds": round(seconds, 3)}
-    report |= {name: getattr(served, name) for name in ("mode", "key", "source", "reason")} if served else {}
-    if halted:
-        report["stop_reason"] = "stopped"
-    problem = served.problem if served else None if halted else "".join(problems) or BROKE_OFF
-    yield Recording(path, seconds, report | ({"problem": problem} if problem else {}), problem)
+    yield tally.recording(path, served, halted, "".join(problems))
+
+
+class _Tally:
+    """What is known of a video's blocks so far."""
+
+    def __init__(self, request: Request, fps: int, ending: str) -> None:
+        self.request, self.fps, self.ending = request, fps, ending
+        self.frames = self.made = 0
+        self.seconds = 0.0
+        self.report: dict[str, Any] = {"settings": settings_of(request), "seed": request.seed}
+        self._digest, self._begin = hashlib.sha256(), time.perf_counter()
+
+    def add(self, block: Block) -> None:
+        self._digest.update(block.frames.tobytes())
+        self.frames += len(block.frames)
+        self.made += 1
+        self.seconds = time.perf_counter() - self._begin
+        self.report |= block.report.as_dict()
+
+    def recording(
+        self, path: Path | None, served: Served | None = None, halted: bool = False, problem: str = ""
+    ) -> Recording:
+        """The end. halted: the visitor wanted no more; otherwise there is a problem where `served` is missing."""
+        ended = {"stop_reason": self.ending} if halted and self.made < self.request.blocks else {}
+        if path is None:
+            return Recording(None, 0.0, self.report | {"frames": 0} | ended, None)
+        told = served.problem if served else None if halted else problem or BROKE_OFF
+        report = self.report | {"frames": self.frames, "fps": self.fps, "digest": self._digest.hexdigest()}
+        report |= {"seconds": round(self.seconds, 3)} | ended
+        report |= {name: getattr(served, name) for name in ("mode", "key", "source", "reason")} if served else {}
+        return Recording(path, self.seconds, report | ({"problem": told} if told else {}), told)
+
+
+def _finisher(writing: ExitStack, tally: _Tally, path: Path) -> Callable[[], Recording]:
+    """What completes the file of a video that was broken off after any of its blocks."""
+
+    def finish() -> Recording:
+        writing.close()
+        return tally.recording(path, halted=True)
+
+    return finish
 
 
 def _until_broken(first: Block, source: Iterator[Block | Served], problems: list[str]) -> Iterator[Block | Served]:

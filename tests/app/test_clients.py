@@ -65,8 +65,9 @@ def test_seeds_are_drawn_and_repeatable(app: App) -> None:
 
 def test_what_is_public_is_described(app: App) -> None:
     api = app.client().view_api(return_format="dict")
-    assert list(api["named_endpoints"]) == ["/generate", "/status"]
+    assert list(api["named_endpoints"]) == ["/generate", "/last", "/status"]
     assert "why it does not serve" in api["named_endpoints"]["/status"]["description"]
+    assert "also one that was cancelled" in api["named_endpoints"]["/last"]["description"]
     assert not api["unnamed_endpoints"]
     described = api["named_endpoints"]["/generate"]
     assert [one["parameter_name"] for one in described["parameters"]] == ["prompt", "seed", "blocks", "size", "steps"]

@@ -121,6 +121,29 @@ def test_a_watcher_who_leaves_closes_everything(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("made", [1, 2, 3])
+def test_what_a_watcher_who_leaves_has_seen_can_be_finished_later(tmp_path: Path, made: int) -> None:
+    source, later = Source(), []
+    watching = record(source(), REQUEST, 16, tmp_path, ending="cancelled", unfinished=later.append)
+    for _ in range(made):
+        next(watching)
+    watching.close()
+    assert source.closed
+    (finish,) = later
+    end = finish()
+    assert (frames_in(end.path), end.problem) == (9 + 12 * (made - 1), None)
+    assert end.report["digest"] == digest(source.frames[:made])
+    assert end.report.get("stop_reason") == ("cancelled" if made < 3 else "full")
+    assert read_settings(end.path) == end.report["settings"]
+    assert [path.name for path in tmp_path.iterdir()] == [end.path.name]
+
+
+def test_stopped_while_the_first_block_is_waited_for(tmp_path: Path) -> None:
+    asked = iter([False, True])
+    (end,) = record(Source(until=0)(), REQUEST, 16, tmp_path, stopped=lambda: next(asked))
+    assert (end.path, end.report["stop_reason"]) == (None, "stopped")
+
+
 def test_numbers_that_break_are_told_in_the_pipelines_words(tmp_path: Path) -> None:
     error = GenerationError(Report(blocks=2, stop_reason="not finite"))
     *_, end = record(Source(until=2, error=error)(), REQUEST, 16, tmp_path)

@@ -82,6 +82,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, built: Any, cache: Path) -
         yield zero
         stop_app(zero.app)
         wait_for("no worker outlives the app", lambda: not zero.app.family())
+        assert not list((zero.app.folder / "tmp").glob("onegraph-*")), "nor does a video that it kept"
 
 
 @pytest.fixture
