@@ -21,7 +21,7 @@ SHORT = "?prompt=a+red+circle&seed=5&blocks=1"
 
 @pytest.fixture
 def granting() -> Iterator[Event]:
-    """Set when the platform has a GPU; at the latest at the end."""
+    """Set when the platform has a GPU; at the latest at the end. Without pings, nobody can leave the queue before."""
     event = Event()
     yield event
     event.set()
@@ -65,7 +65,7 @@ def test_who_leaves_while_waiting_is_not_lent_a_gpu(zero: Zero, page: Page, end:
 
 
 def test_a_gpu_that_comes_after_stop_goes_back_unused(zero: Zero, page: Page, granting: Event) -> None:
-    zero.scheduler.plan(Wait(until=granting))
+    zero.scheduler.plan(Wait(pings=0, until=granting))
     zero.plan("hold", 0)  # a worker that began would keep it
     page.click("#generate")
     waits_in_the_queue(zero)
@@ -83,7 +83,7 @@ def test_a_gpu_that_comes_after_stop_goes_back_unused(zero: Zero, page: Page, gr
 
 def test_a_job_that_is_cancelled_while_waiting_leaves_no_video(zero: Zero, granting: Event) -> None:
     client = zero.app.client()
-    zero.scheduler.plan(Wait(until=granting))
+    zero.scheduler.plan(Wait(pings=0, until=granting))
     job = client.submit(**LONG, api_name="/generate")
     waits_in_the_queue(zero)
     assert job.cancel()
