@@ -7,9 +7,9 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
-from model.config import TransformerConfig, from_mapping
 from model.state import ring_view
 from model.transformer import CausalWanTransformer
+from tests.model.pairs import relative_error, transformers
 
 # Five of unequal depth, heads, widths and sizes; `size` is the latent's height and width.
 CONFIGS = {
@@ -40,20 +40,7 @@ class BlockCausal(WanAttnProcessor):
 
 
 def both(name: str) -> tuple[WanTransformer3DModel, CausalWanTransformer]:
-    torch.manual_seed(0)
-    values = dict(freq_dim=32, in_channels=16, out_channels=16, patch_size=[1, 2, 2], cross_attn_norm=True)
-    values |= dict(rope_max_seq_len=64) | {key: value for key, value in CONFIGS[name].items() if key != "size"}
-    theirs = WanTransformer3DModel(**values).eval()
-    for name, parameter in theirs.named_parameters():  # gains of one and zero biases would hide mistakes
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)
-    ours = CausalWanTransformer(from_mapping(TransformerConfig, values, "test")).eval()
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
-
-
-def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    return transformers(**{key: value for key, value in CONFIGS[name].items() if key != "size"})
 
 
 def diffusers_last_block(theirs: WanTransformer3DModel, latents: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
