@@ -35,8 +35,10 @@ def test_latents_and_frames_equal_the_formulas(name: str, monkeypatch: pytest.Mo
     form, size, sampling = CASES[name]
     theirs, ours = transformers(**TRANSFORMERS[form])
     their_vae, vae = vaes(**VAE)
-    rollout = RolloutConfig(block_frames=sampling.block_frames, window_blocks=sampling.window,
-                            sink_blocks=sampling.sink, shift=sampling.shift, context_noise=sampling.context_noise)  # fmt: skip
+    rollout = RolloutConfig(
+        block_frames=sampling.block_frames, window_blocks=sampling.window, sink_blocks=sampling.sink,
+        shift=sampling.shift, context_noise=sampling.context_noise,
+    )  # fmt: skip
     config = ModelConfig(ours.config, vae.config, {}, rollout)
     text = torch.randn(1, 9, ours.config.text_dim)
     shape, table = (1, 16, sampling.block_frames, *size), normal_table()
