@@ -1,4 +1,4 @@
-"""Command line: python -m model generate | compile | explain | judge | train.
+"""Command line: python -m model generate | compile | explain | judge | train | plan.
 
 Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
 1 where something failed, 2 where the request was wrong.
@@ -17,6 +17,7 @@ from typing import Any
 
 from compile_cache.errors import CompileCacheError
 
+from . import plan_command
 from .config import ConfigError
 from .training import cli
 
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_compile(commands)
     _add_explain(commands)
     cli.add_parsers(commands)
+    plan_command.add_parser(commands, EMBEDDED)
     return parser
 
 
