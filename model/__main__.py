@@ -1,4 +1,4 @@
-"""Command line: python -m model generate | compile | explain | convert | judge | train.
+"""Command line: python -m model generate | compile | explain | convert | plan | judge | train.
 
 Results for programs go to standard output as JSON (--json), words for people to standard error. Exit status: 0,
 1 where something failed, 2 where the request was wrong.
@@ -18,6 +18,7 @@ from typing import Any
 
 from compile_cache.errors import CompileCacheError
 
+from . import plan_command
 from .config import ConfigError
 from .presets import PRESETS, WAN_1_3B, by_name
 from .progress import tenths
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_convert(commands)
     cli.add_parsers(commands)
+    plan_command.add_parser(commands, EMBEDDED)
     return parser
 
 

@@ -132,7 +132,7 @@ class Pipeline:
         _in_range("seed", request.seed, 0, MAX_SEED)
         _in_range("number of blocks", request.blocks, 1, MAX_BLOCKS)
         _in_range("number of steps", request.steps, 1, MAX_STEPS)
-        self._check_size(request.height, request.width)
+        check_size(self.config, request.height, request.width)
         _check_limits(request.limits)
         return replace(request, prompt=prompt)
 
@@ -166,15 +166,17 @@ class Pipeline:
             if report.stop_reason != STOP_REASONS[0]:
                 return
 
-    def _check_size(self, height: int, width: int) -> None:
-        grid = self.config.grid
-        low, high = (patches * grid for patches in SIDE_PATCHES)
-        if any(side % grid or not low <= side <= high for side in (height, width)):
-            offered = ", ".join(f"{h}x{w}" for h, w in self.config.rollout.sizes)
-            raise RequestError(
-                f"The size {height}x{width} cannot be drawn: height and width must be multiples of {grid} from {low} "
-                f"to {high} pixels, for example {offered}."
-            )
+
+def check_size(config: ModelConfig, height: int, width: int) -> None:
+    """Raises RequestError where the model cannot draw videos of height × width pixels."""
+    grid = config.grid
+    low, high = (patches * grid for patches in SIDE_PATCHES)
+    if any(side % grid or not low <= side <= high for side in (height, width)):
+        offered = ", ".join(f"{h}x{w}" for h, w in config.rollout.sizes)
+        raise RequestError(
+            f"The size {height}x{width} cannot be drawn: height and width must be multiples of {grid} from {low} "
+            f"to {high} pixels, for example {offered}."
+        )
 
 
 def request_tensors(config: ModelConfig, request: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -55,12 +55,12 @@ def test_bad_requests_are_told_what_is_allowed(pipeline: Pipeline, case: str) ->
     ("typed", "cleaned"),
     [
         ("  a\tred \n ball ", "a red ball"),
-        ("a\x00red\x1b[31mball", "a red [31mball"),
+        ("a\x00 red\x1b[31m ball", "a red ball"),
         ("&amp;lt;b&amp;gt;", "<b>"),
         ("e\u0301", "é"),
         ("🙂 a red ball", "🙂 a red ball"),
         ("كرة حمراء", "كرة حمراء"),
-        ("\ud800 ball", "ball"),
+        ("\ud800 ball", "\ufffd ball"),
     ],
 )
 def test_prompts_are_cleaned(pipeline: Pipeline, typed: str, cleaned: str) -> None:

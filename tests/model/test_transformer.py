@@ -7,19 +7,23 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
-from model.config import TransformerConfig, from_mapping
 from model.state import ring_view
 from model.transformer import CausalWanTransformer
+from tests.model.pairs import relative_error, transformers
 
+# Five of unequal depth, heads, widths and sizes; `size` is the latent's height and width.
 CONFIGS = {
-    "small": dict(num_attention_heads=2, attention_head_dim=24, text_dim=20, ffn_dim=64, num_layers=2),
-    "wide heads": dict(num_attention_heads=3, attention_head_dim=32, text_dim=16, ffn_dim=80, num_layers=3),
-    "embedded": dict(num_attention_heads=4, attention_head_dim=56, text_dim=128, ffn_dim=672, num_layers=2),
-    "no cross norm": dict(num_attention_heads=2, attention_head_dim=16, text_dim=24, ffn_dim=48, num_layers=2,
-                          cross_attn_norm=False),
-    "wan head": dict(num_attention_heads=2, attention_head_dim=128, text_dim=32, ffn_dim=128, num_layers=1),
+    "small": dict(num_attention_heads=2, attention_head_dim=24, text_dim=20, ffn_dim=64, num_layers=2, size=(6, 8)),
+    "wide heads": dict(num_attention_heads=3, attention_head_dim=32, text_dim=16, ffn_dim=80, num_layers=3,
+                       size=(4, 10)),
+    "embedded": dict(num_attention_heads=4, attention_head_dim=56, text_dim=128, ffn_dim=672, num_layers=4,
+                     size=(8, 4)),
+    "no cross norm": dict(num_attention_heads=5, attention_head_dim=16, text_dim=24, ffn_dim=48, num_layers=6,
+                          cross_attn_norm=False, freq_dim=64, size=(2, 14)),
+    "wan head": dict(num_attention_heads=2, attention_head_dim=128, text_dim=32, ffn_dim=128, num_layers=1,
+                     size=(6, 8)),
 }  # fmt: skip
-FRAMES, HEIGHT, WIDTH = 3, 6, 8
+FRAMES = 3
 TIMESTEP = 833.3
 
 
@@ -36,25 +40,12 @@ class BlockCausal(WanAttnProcessor):
 
 
 def both(name: str) -> tuple[WanTransformer3DModel, CausalWanTransformer]:
-    torch.manual_seed(0)
-    values = dict(freq_dim=32, in_channels=16, out_channels=16, patch_size=[1, 2, 2], cross_attn_norm=True)
-    values |= dict(rope_max_seq_len=64) | CONFIGS[name]
-    theirs = WanTransformer3DModel(**values).eval()
-    for name, parameter in theirs.named_parameters():  # gains of one and zero biases would hide mistakes
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)
-    ours = CausalWanTransformer(from_mapping(TransformerConfig, values, "test")).eval()
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
-
-
-def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    return transformers(**{key: value for key, value in CONFIGS[name].items() if key != "size"})
 
 
 def diffusers_last_block(theirs: WanTransformer3DModel, latents: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     """All blocks at once, earlier ones clean (timestep 0): their flow for the last block."""
-    frames, patches = latents.shape[2], HEIGHT * WIDTH // 4
+    frames, patches = latents.shape[2], latents.shape[3] * latents.shape[4] // 4
     block_of_token = torch.arange(frames).repeat_interleave(patches) // FRAMES
     theirs.set_attn_processor(BlockCausal(block_of_token[:, None] >= block_of_token[None]))
     timestep = torch.where(block_of_token == block_of_token[-1], TIMESTEP, 0.0)[None]
@@ -64,7 +55,8 @@ def diffusers_last_block(theirs: WanTransformer3DModel, latents: torch.Tensor, t
 def steps_through_cache(ours, latents, text, cache_blocks):
     """Our flow for the last block, the earlier ones committed to the ring one by one."""
     config = ours.config
-    shape = (cache_blocks, FRAMES, HEIGHT // 2, WIDTH // 2, config.num_attention_heads, config.attention_head_dim)
+    rows, columns = latents.shape[3] // 2, latents.shape[4] // 2
+    shape = (cache_blocks, FRAMES, rows, columns, config.num_attention_heads, config.attention_head_dim)
     cache = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(config.num_layers)]
     cross = ours.cross_kv(text)
     blocks = latents.split(FRAMES, dim=2)
@@ -78,15 +70,10 @@ def steps_through_cache(ours, latents, text, cache_blocks):
 @torch.no_grad()
 def test_block_0_equals_the_bidirectional_model(name: str) -> None:
     theirs, ours = both(name)
-    latents, text = torch.randn(1, 16, FRAMES, HEIGHT, WIDTH), torch.randn(1, 7, ours.config.text_dim)
+    latents, text = torch.randn(1, 16, FRAMES, *CONFIGS[name]["size"]), torch.randn(1, 7, ours.config.text_dim)
     expected = theirs(latents, torch.tensor([TIMESTEP]), text).sample
-    flow = ours.step(
-        latents, torch.full((1, FRAMES), TIMESTEP), ours.cross_kv(text),
-        [tuple(torch.zeros(1, FRAMES, HEIGHT // 2, WIDTH // 2, ours.config.num_attention_heads,
-                           ours.config.attention_head_dim) for _ in range(2)) for _ in ours.blocks],
-        *ring_view(torch.tensor(0), 0, 1),
-    )  # fmt: skip
-    assert relative_error(flow, expected) <= 1e-5
+    for cache_blocks in (1, 4):  # no room beside the block, and an empty cache
+        assert relative_error(steps_through_cache(ours, latents, text, cache_blocks), expected) <= 1e-5
     visible = torch.ones(FRAMES, FRAMES, dtype=torch.bool)
     parallel = ours(latents, torch.full((1, FRAMES), TIMESTEP), text, torch.arange(FRAMES), visible)
     assert relative_error(parallel, expected) <= 1e-5
@@ -97,7 +84,7 @@ def test_block_0_equals_the_bidirectional_model(name: str) -> None:
 @torch.no_grad()
 def test_later_blocks_equal_a_block_causal_mask(name: str, blocks: int) -> None:
     theirs, ours = both(name)
-    latents = torch.randn(1, 16, FRAMES * blocks, HEIGHT, WIDTH)
+    latents = torch.randn(1, 16, FRAMES * blocks, *CONFIGS[name]["size"])
     text = torch.randn(1, 7, ours.config.text_dim)
     expected = diffusers_last_block(theirs, latents, text)
     assert relative_error(steps_through_cache(ours, latents, text, cache_blocks=4), expected) <= 1e-5
@@ -108,7 +95,7 @@ def test_later_blocks_equal_a_block_causal_mask(name: str, blocks: int) -> None:
 def test_parallel_form_equals_a_block_causal_mask(blocks: int) -> None:
     theirs, ours = both("small")
     frames = FRAMES * blocks
-    latents, text = torch.randn(2, 16, frames, HEIGHT, WIDTH), torch.randn(2, 7, ours.config.text_dim)
+    latents, text = torch.randn(2, 16, frames, *CONFIGS["small"]["size"]), torch.randn(2, 7, ours.config.text_dim)
     block_of_frame = torch.arange(frames) // FRAMES
     timestep = torch.where(block_of_frame == blocks - 1, TIMESTEP, 0.0).expand(2, -1)
     visible = block_of_frame[:, None] >= block_of_frame[None]
@@ -126,7 +113,7 @@ def test_a_rolled_ring_equals_a_sliding_window() -> None:
     """
     _, ours = both("wan head")
     window, blocks = 3, 8
-    latents = torch.randn(1, 16, FRAMES * blocks, HEIGHT, WIDTH)
+    latents = torch.randn(1, 16, FRAMES * blocks, *CONFIGS["wan head"]["size"])
     text = torch.randn(1, 7, ours.config.text_dim)
     rolled = steps_through_cache(ours, latents, text, cache_blocks=window)
     only_window = steps_through_cache(ours, latents[:, :, -FRAMES * window :], text, cache_blocks=window)

@@ -1,0 +1,55 @@
+"""`python -m model plan`: the memory plan of a model folder, or of a published model that is not here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .presets import WAN_1_3B
+
+PRESETS = {"wan-1.3b": WAN_1_3B}
+
+
+def add_parser(subparsers: argparse._SubParsersAction, embedded: Path) -> None:
+    """Add `plan`; a parsed namespace has `run`, to be called with it, which returns the exit status."""
+    parser = subparsers.add_parser("plan", help="what a model needs in memory; reads its configuration only")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--model", type=Path, default=embedded, metavar="DIR", help="model folder, diffusers layout")
+    model.add_argument("--preset", choices=PRESETS, help="a published model's configuration")
+    parser.add_argument("--size", metavar="HxW", help="height x width in pixels (default: all that the model offers)")
+    parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N", help="room for blocks in one call")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--json", action="store_true", help="print it as JSON: bytes, by size")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from .binary import DTYPES
+    from .config import read_config
+    from .forms import read_size, size_text, whole_number
+    from .pipeline import MAX_BLOCKS, check_size
+    from .plan import plan
+
+    config = read_config(PRESETS.get(args.preset, args.model))
+    sizes = [read_size(args.size)] if args.size else config.rollout.sizes
+    room = whole_number("number of blocks per call", args.blocks_per_call, 1, MAX_BLOCKS)
+    for size in sizes:
+        check_size(config, *size)
+    plans = {size_text(*size): plan(config, *size, room, DTYPES[args.dtype]) for size in sizes}
+    if args.json:
+        print(json.dumps({size: made.as_dict() for size, made in plans.items()}))
+        return 0
+    rollout = config.rollout
+    window, sink = (blocks * rollout.block_frames for blocks in (rollout.window_blocks, rollout.sink_blocks))
+    unit, name = (1e9, "GB") if any(made.peak >= 1e9 for made in plans.values()) else (1e6, "MB")
+    lines = [
+        f"{rollout.title}, {args.dtype}: window of {window} latent frames, sink of {sink}, blocks per call: {room}\n",
+        f"| {name} | {' | '.join(plans)} |",
+        f"|---|{'---|' * len(plans)}",
+    ]
+    for cells in zip(*(made.rows() for made in plans.values()), strict=True):
+        lines.append(f"| {cells[0][0]} | {' | '.join(f'{size / unit:.2f}' for _, size in cells)} |")
+    print("\n".join(lines), file=sys.stderr)
+    return 0
