@@ -91,8 +91,9 @@ def _add_explain(commands: Any) -> None:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=EMBEDDED, metavar="DIR", help="model folder, diffusers layout")
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
-                        help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
+    parser.add_argument("--precision", choices=("auto", "bfloat16", "float32", "int8", "fp8"), default="auto",
+                        help="auto: what ONEGRAPH_PRECISION says, else bfloat16 where the hardware multiplies it; int8 "
+                        "and fp8 (GPUs only): the transformer's linear layers multiply in 8 bits")  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                         help="auto: what ONEGRAPH_DEVICE says, else a GPU if there is one")  # fmt: skip
     parser.add_argument("--threads", type=_threads, metavar="N", help="CPU threads of torch (default: its own choice)")
@@ -116,7 +117,7 @@ def _generate(args: argparse.Namespace) -> int:
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
         raise NotADirectoryError(f"--out {args.out}: name a file in a folder that is there")
-    parts = load_parts(args.model, args.dtype, args.device)
+    parts = load_parts(args.model, args.precision, args.device)
     hub = hub_source(parts.config, parts.dtype, progress=lambda text: print(text, file=sys.stderr))
     sources = [local_source(), *([hub] if hub else [])]
     pipeline = Pipeline(args.model, open_parts(parts, args.mode, sources))
@@ -147,7 +148,7 @@ def _generate(args: argparse.Namespace) -> int:
         },
         **report,
         "mode": pipeline.runner.mode,
-        "dtype": str(pipeline.runner.dtype).removeprefix("torch."),
+        "precision": parts.precision.name,
         "binary": {"key": origin.key, "source": origin.source, "reason": origin.reason},
         "out": str(args.out) if args.out else None,
     }
@@ -171,7 +172,7 @@ def _compile(args: argparse.Namespace) -> int:
     from .parts import load_parts
 
     _set_threads(args)
-    parts = load_parts(args.model, args.dtype, args.device)
+    parts = load_parts(args.model, args.precision, args.device)
     entry = build(parts, progress=lambda text: print(text, file=sys.stderr, flush=True))
     size, seconds = entry.manifest.package.size, time.perf_counter() - started
     done = {"key": entry.key, "seconds": round(seconds, 1), "bytes": size, "package": str(entry.package)}
@@ -186,7 +187,7 @@ def _explain(args: argparse.Namespace) -> int:
     from .binary import binary_fields
     from .parts import load_parts
 
-    store, fields = LocalStore(), binary_fields(load_parts(args.model, args.dtype, args.device))
+    store, fields = LocalStore(), binary_fields(load_parts(args.model, args.precision, args.device))
     _tell(args, explain.report(store, fields), "\n".join(explain.report_words(store, fields)))
     return 0
 
