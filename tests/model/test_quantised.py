@@ -26,6 +26,7 @@ from compile_cache.store import LocalStore
 from model.binary import binary_fields, open_parts
 from model.parts import load_parts
 from model.pipeline import Pipeline, Request
+from model.precision import VARIABLE
 from model.quantised import WEIGHT_RANGES, Fp8Linear, Int8Linear, quantise
 from tests.benchmarks.precision import forward
 from tests.conftest import EMBEDDED, ROOT
@@ -124,11 +125,13 @@ def test_the_blocks_linear_layers_are_replaced_and_held_once(folder):
             assert all(own[name].data_ptr() == given[name].data_ptr() for name in given if "blocks" in name)
 
 
-def test_the_key_has_the_precision_and_the_code_of_its_layers(folder):
+def test_the_key_has_the_precision_and_the_code_of_its_layers(folder, monkeypatch):
     fields = {name: binary_fields(load_parts(folder, name)) for name in ("auto", "int8")}
     assert fields["int8"]["config"] == {**fields["auto"]["config"], "precision": "int8"}
     assert fields["int8"]["sources"] != fields["auto"]["sources"]
     assert len({key_of(named) for named in fields.values()}) == 2
+    monkeypatch.setenv(VARIABLE, "int8")
+    assert binary_fields(load_parts(folder)) == fields["int8"]  # what the app asks for
 
 
 def test_the_model_runs_eagerly_and_is_near_float32(folder):
