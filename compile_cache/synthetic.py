@@ -18,6 +18,7 @@ from compile_cache.specs import EntrySpec, TensorSpec, dtype_of
 
 STEPS = 2**16  # a number is one of that many equally likely ones
 FEW = 4
+WHOLE = 127  # values of an int8: not all of them, since processors without VNNI overflow on larger ones
 
 
 def weights(spec: EntrySpec, names: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -31,18 +32,21 @@ def weights(spec: EntrySpec, names: Collection[str] | None = None) -> dict[str, 
 
 
 def noise(label: str, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    """Numbers of variance scale² around 0 on the CPU, a function of the arguments; for dtypes without fractions, zeros.
+    """Numbers of variance scale² around 0 on the CPU, a function of the arguments; for int8, which holds
+    quantised weights, the same as whole numbers from -63 to 63; for other dtypes without fractions, zeros.
 
     Raw output of a counter-based generator, turned into numbers by exact arithmetic: numpy promises the bits of its
     generators for ever but not its normal numbers, and a logarithm may differ in its last bit between machines.
     """
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point and dtype != torch.int8:
         return torch.zeros(shape, dtype=dtype)  # indices, flags: 0 is in the range of most
     count = math.prod(shape)
     seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "little")
     words = np.random.Philox(key=seed).random_raw(-(-count // 4))
     steps = words.astype("<u8").view("<u2")[:count].astype(np.float32)
     steps -= STEPS / 2 - 0.5
+    if dtype == torch.int8:
+        return torch.from_numpy(np.rint(steps * np.float32(WHOLE / STEPS)).astype(np.int8)).reshape(shape)
     steps *= scale * math.sqrt(12) / STEPS
     return torch.from_numpy(steps).reshape(shape).to(dtype)
 

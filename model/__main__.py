@@ -117,8 +117,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
                         help="a folder in diffusers layout, a Hub id OWNER/NAME[@COMMIT] or a preset: "
                         + ", ".join(preset.name for preset in PRESETS if preset.transformer)
                         + " (default: $MODEL_ID, else the embedded model)")  # fmt: skip
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto",
-                        help="auto: bfloat16 where the hardware multiplies it")  # fmt: skip
+    parser.add_argument("--precision", choices=("auto", "bfloat16", "float32", "int8", "fp8"), default="auto",
+                        help="auto: what ONEGRAPH_PRECISION says, else bfloat16 where the hardware multiplies it; int8 "
+                        "and fp8 (GPUs only): the transformer's linear layers multiply in 8 bits")  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                         help="auto: what ONEGRAPH_DEVICE says, else a GPU if there is one")  # fmt: skip
     parser.add_argument("--threads", type=_threads, metavar="N", help="CPU threads of torch (default: its own choice)")
@@ -172,7 +173,7 @@ def _generate(args: argparse.Namespace) -> int:
         },
         **report,
         "mode": pipeline.runner.mode,
-        "dtype": str(pipeline.runner.dtype).removeprefix("torch."),
+        "precision": parts.precision.name,
         "binary": {"key": origin.key, "source": origin.source, "reason": origin.reason},
         "out": str(args.out) if args.out else None,
     }
@@ -235,7 +236,7 @@ def _load(args: argparse.Namespace) -> tuple[Path, Any]:
     from .parts import load_parts
 
     folder = locate(args.model, progress=tenths("downloaded", _say)).folder
-    return folder, load_parts(folder, args.dtype, args.device, progress=tenths("loaded", _say))
+    return folder, load_parts(folder, args.precision, args.device, progress=tenths("loaded", _say))
 
 
 def _set_threads(args: argparse.Namespace) -> None:

@@ -17,9 +17,11 @@ from compile_cache.specs import constants_of
 
 from .config import ModelConfig, read_config
 from .control import GRAPH, PYTHON
-from .device import pick_device, pick_dtype
+from .device import pick_device
 from .generator import Condition, Generate
+from .precision import Precision, pick_precision
 from .progress import Progress, quiet
+from .quantised import quantise
 from .weights import load_text_encoder, load_transformer, load_vae, read_tensors, untied
 
 
@@ -28,11 +30,16 @@ class Parts:
     """All of a model. Every weight is at one place in memory, whoever refers to it, and must not be changed."""
 
     config: ModelConfig
-    dtype: torch.dtype  # of weights and state
+    precision: Precision
     device: torch.device
     text: Mapping[str, Tensor]  # the text encoder's weights, by name
     generate: Generate  # transformer and VAE, with the loop in plain Python
     size: int  # bytes of all weights
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and state, but for quantised weights."""
+        return self.precision.dtype
 
     @cached_property
     def condition(self) -> Condition:
@@ -61,18 +68,21 @@ class Parts:
         return [tensor for named in self.constants().values() for tensor in named.values()]
 
 
-def load_parts(folder: Path | str, dtype: str = "auto", device: str = "auto", progress: Progress = quiet) -> Parts:
-    """Reads the model in `folder` and places it on the device. dtype, device: names of `device.DTYPES`, `DEVICES`.
+def load_parts(folder: Path | str, precision: str = "auto", device: str = "auto", progress: Progress = quiet) -> Parts:
+    """Reads the model in `folder`, quantises what `precision` says, and places it on the device.
 
-    progress(bytes read, bytes in all), of each part. Raises ConfigError or WeightsError, naming the file and what does
-    not fit.
+    precision, device: names of `precision.PRECISIONS` and `device.DEVICES`. progress(bytes read, bytes in all), of each
+    part. Raises ConfigError or WeightsError, naming the file and what does not fit.
     """
     folder, place = Path(folder), pick_device(device)
-    kind, config = pick_dtype(dtype, place), read_config(folder)
-    transformer = load_transformer(config, read_tensors(folder, "transformer", kind, progress))
-    vae = load_vae(config, read_tensors(folder, "vae", kind, progress))
-    text = {name: tensor.to(place) for name, tensor in read_tensors(folder, "text_encoder", kind, progress).items()}
+    chosen, config = pick_precision(precision, place), read_config(folder)
+    transformer = load_transformer(config, read_tensors(folder, "transformer", chosen.dtype, progress))
+    if chosen.linear:
+        quantise(transformer.blocks, chosen.linear, place.type)
+    vae = load_vae(config, read_tensors(folder, "vae", chosen.dtype, progress))
+    text = read_tensors(folder, "text_encoder", chosen.dtype, progress)
     generate = Generate(transformer, vae, config, PYTHON).eval()
     # Before they are placed: a platform that lends GPUs may take the weights of a process that has none.
     size = sum(t.numel() * t.element_size() for t in (*text.values(), *constants_of(generate).values()))
-    return Parts(config, kind, place, untied(text), generate.to(place), size)
+    text = untied({name: tensor.to(place) for name, tensor in text.items()})
+    return Parts(config, chosen, place, text, generate.to(place), size)

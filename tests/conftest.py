@@ -74,12 +74,12 @@ def python(cache: Path) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def built(python: Callable[..., str]) -> Callable[[str], dict]:
-    """`built(dtype)` compiles the embedded model's graph, once per dtype, and returns what was printed."""
+    """`built(precision)` compiles the embedded model's graph, once for each, and returns what was printed."""
     done: dict[str, dict] = {}
 
-    def build(dtype: str) -> dict:
-        if dtype not in done:
-            done[dtype] = json.loads(python("-m", "model", "compile", "--dtype", dtype, "--json"))
-        return done[dtype]
+    def build(precision: str) -> dict:
+        if precision not in done:
+            done[precision] = json.loads(python("-m", "model", "compile", "--precision", precision, "--json"))
+        return done[precision]
 
     return build

@@ -69,12 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wording", choices=("canonical", "free"), default="canonical")
     parser.add_argument("--model", type=Path, default=TINY, help="model folder")
     parser.add_argument("--mode", choices=("auto", "aot", "eager", "jit"), default="auto", help="what runs the graph")
+    parser.add_argument("--precision", default="auto", help="auto, bfloat16, float32, int8 or fp8")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Score the model folder; prints a table or JSON. Returns the exit status."""
-    from model.binary import open_runner
+    from model.binary import open_parts
+    from model.parts import load_parts
     from model.pipeline import Pipeline, Request
 
     rng = np.random.default_rng((args.seed, 99))
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     words = np.random.default_rng((args.seed, 100))
     write = captions.canonical if args.wording == "canonical" else lambda s: captions.free(s, words, missing=0.0)
     prompts = [write(scene) for scene in scenes]
-    runner = open_runner(args.model, args.mode)
+    parts = load_parts(args.model, args.precision)
+    runner = open_parts(parts, args.mode)
     pipeline = Pipeline(args.model, runner)
 
     def videos() -> Iterable[np.ndarray]:
@@ -96,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     result = scores(args.model / "judge", scenes, videos())
     result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, "mode": runner.mode}
+    result["precision"] = parts.precision.name
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result, indent=2) if args.json else score_table(result))
     return 0

@@ -1,4 +1,4 @@
-"""Eager, torch.compile and AoT side by side: python -m tests.benchmarks.modes [--dtype auto|bfloat16|float32]
+"""Eager, torch.compile and AoT side by side: python -m tests.benchmarks.modes [--precision auto|bfloat16|float32|int8]
 
 Each mode runs in a fresh process on an empty compiler cache; the binary is compiled first, in a process of its own,
 into an empty store. Prints a Markdown table. Times are wall-clock, of the fastest of three runs where they repeat.
@@ -32,11 +32,11 @@ def run(arguments: list[str], folder: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(mode: str, dtype: str, folder: Path) -> dict[str, float]:
+def measure(mode: str, precision: str, folder: Path) -> dict[str, float]:
     if mode != "aot":
-        return run(["tests.benchmarks.worker", mode, str(time.time()), dtype], folder)
-    built = run(["model", "compile", "--dtype", dtype, "--json"], folder)
-    figures = run(["tests.benchmarks.worker", mode, str(time.time()), dtype], folder)
+        return run(["tests.benchmarks.worker", mode, str(time.time()), precision], folder)
+    built = run(["model", "compile", "--precision", precision, "--json"], folder)
+    figures = run(["tests.benchmarks.worker", mode, str(time.time()), precision], folder)
     return figures | {"compile": built["seconds"], "package": built["bytes"] / 1e6}
 
 
@@ -59,17 +59,18 @@ def row(mode: str, figures: dict[str, float], eager: dict[str, float], cold: dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
-    dtype = parser.parse_args().dtype
+    parser.add_argument("--precision", choices=("auto", "bfloat16", "float32", "int8"), default="auto")
+    precision = parser.parse_args().precision
     results = {}
     for mode in NAMES:
         with tempfile.TemporaryDirectory(prefix="onegraph-benchmark-") as folder:
-            results[mode] = measure(mode, dtype, Path(folder))
+            results[mode] = measure(mode, precision, Path(folder))
             print(f"{mode}: {results[mode]}", file=sys.stderr)
     heads = ["", "process start to first frames", "sooner than torch.compile", "frames/s with decode",
              "frames/s without", "against eager", "frames/s to finished mp4", "compile time", "package",
              "peak memory"]  # fmt: skip
-    print(f"torch {torch.__version__}, {os.cpu_count()} cores, {platform.machine()}, dtype {dtype}, 128×128, 4 steps\n")
+    machine = f"torch {torch.__version__}, {os.cpu_count()} cores, {platform.machine()}"
+    print(f"{machine}, precision {precision}, 128×128, 4 steps\n")
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for mode, figures in results.items():
         print(row(mode, figures, results["eager"], results["jit"]))

@@ -1,4 +1,4 @@
-"""One mode, measured in a fresh process: python -m tests.benchmarks.worker MODE STARTED DTYPE
+"""One mode, measured in a fresh process: python -m tests.benchmarks.worker MODE STARTED PRECISION
 
 STARTED is the wall-clock time at which the process was started. Prints one JSON line.
 """
@@ -22,8 +22,8 @@ REPEATS = 3
 FEW, MANY = 2, 6  # denoising steps: their difference prices one transformer forward
 
 
-def main(mode: str, started: float, dtype: str) -> dict[str, float]:
-    pipeline = Pipeline(EMBEDDED, open_runner(EMBEDDED, mode, dtype))
+def main(mode: str, started: float, precision: str) -> dict[str, float]:
+    pipeline = Pipeline(EMBEDDED, open_runner(EMBEDDED, mode, precision))
     stream = pipeline.stream(Request(PROMPT, 0))
     next(stream)
     first = time.time() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,12 @@ def test_narrow_dtypes_are_the_rounded_numbers(dtype):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
 def test_indices_and_flags_are_zeros(dtype):
     assert torch.equal(synthetic.noise("label", (5, 2), dtype), torch.zeros(5, 2, dtype=dtype))
+
+
+def test_int8_is_the_same_numbers_as_whole_ones_of_seven_bits():
+    """Zeros would prove nothing of a quantised weight; larger ones overflow on some processors."""
+    whole = synthetic.noise("label", (500, 70), torch.int8)
+    exact = synthetic.noise("label", (500, 70), torch.float32)
+    assert whole.dtype == torch.int8
+    assert sorted(set(whole.flatten().tolist())) == list(range(-63, 64))
+    assert torch.equal(whole.double(), (exact.double() * 127 / math.sqrt(12)).round())

@@ -86,7 +86,7 @@ def test_a_cache_that_cannot_be_written_is_said_before_compiling(folder: Path, m
 
 def test_explain_names_what_keeps_a_stored_binary_from_being_used(folder: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path))
-    arguments = ("explain", "--model", folder, "--dtype", "float32")
+    arguments = ("explain", "--model", folder, "--precision", "float32")
     empty = json.loads(run(*arguments, "--json").stdout)
     assert empty["entries"] == []
     assert set(empty["fields"]) == set(FIELD_NAMES)

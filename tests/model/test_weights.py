@@ -83,9 +83,10 @@ def test_the_command_line_says_it_too(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_binary_constants_are_those_of_the_modules(folder: Path) -> None:
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_binary_constants_are_those_of_the_modules(folder: Path, precision: str) -> None:
     """Loading a binary never builds the text encoder, so its names are put together by hand: they must agree."""
-    parts = load_parts(folder, "float32")
+    parts = load_parts(folder, precision)
     bound = parts.constants()
     for modules in (parts.modules(), parts.graph()):
         for name, module in modules.items():

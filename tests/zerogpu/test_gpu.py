@@ -48,7 +48,7 @@ def digest(python: Callable[..., str], built: Callable[[str], dict]) -> Callable
 
     def of(mode: str) -> str:
         if mode not in done:
-            place = ["--mode", mode, "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"]
+            place = ["--mode", mode, "--precision", "bfloat16", "--device", "cpu", "--threads", "1"]
             request = [PROMPT[0], "--seed", str(PROMPT[1]), "--blocks", str(PROMPT[2])]
             done[mode] = json.loads(python("-m", "model", "generate", *request, *place, "--json"))["digest"]
         return done[mode]
