@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from compile_cache.specs import constants_of
 
 from .config import ModelConfig, read_config
-from .control import GRAPH, PYTHON
+from .control import GRAPH, PYTHON, Control
 from .device import pick_device
 from .generator import Condition, Generate
 from .precision import Precision, pick_precision
@@ -51,10 +51,10 @@ class Parts:
         """Entry point -> module, to be run eagerly."""
         return {"condition": self.condition, "generate": self.generate}
 
-    def graph(self) -> dict[str, nn.Module]:
+    def graph(self, control: Control = GRAPH) -> dict[str, nn.Module]:
         """Entry point -> module, to be compiled: the loop as an operator of the graph."""
         plain = self.generate
-        generate = Generate(plain.transformer, plain.vae, self.config, GRAPH).eval().to(self.device)
+        generate = Generate(plain.transformer, plain.vae, self.config, control).eval().to(self.device)
         return {"condition": self.condition, "generate": generate}
 
     def constants(self) -> dict[str, dict[str, Tensor]]:

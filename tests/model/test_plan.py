@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from model.__main__ import FAILED, WRONG, main
 from model.binary import example_inputs
 from model.config import read_config
+from model.parts import load_parts
 from model.plan import Live, Work, plan
-from model.runner import build_modules
 from model.state import new_state
 from model.weights import FILES, read_tensors
 from tests.conftest import ROOT
@@ -65,11 +65,12 @@ def test_weights_and_state_are_those_of_the_real_model(folder: Path) -> None:
 
 
 def test_temporaries_are_those_of_the_real_model(folder: Path) -> None:
-    config, dtype = read_config(folder), torch.bfloat16
-    inputs = example_inputs(config, dtype)
+    parts = load_parts(folder, "bfloat16")
+    config, dtype = parts.config, parts.dtype
+    inputs = example_inputs(config, dtype, "cpu")
     room, _, height, width, _ = inputs["generate"]["frames"].shape
     real = Work()
-    real.count(build_modules(folder, config, dtype, real.control), inputs)
+    real.count(parts.graph(real.control), inputs)
     planned = plan(config, height, width, room, dtype).work
     assert planned == pytest.approx(real.phases, rel=0.02)
 
