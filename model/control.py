@@ -15,11 +15,20 @@ from torch._higher_order_ops.while_loop import while_loop
 Tensors = tuple[Tensor, ...]
 
 
+def size(count: Tensor, most: int) -> int:
+    """A 0-d int64 as the size of a dimension, at least 1; in a graph one that is known when it runs."""
+    known = count.item()
+    torch._check(known >= 1)
+    torch._check(known <= most)
+    return known
+
+
 class Control(NamedTuple):
     """`loop(go_on, body, carry)` repeats body(*carry) while go_on(*carry); `branch(flag, then, otherwise)`."""
 
     loop: Callable[[Callable[..., Tensor], Callable[..., Tensors], Tensors], Tensors]
     branch: Callable[[Tensor, Callable[..., Tensors], Callable[..., Tensors], Sequence[Tensor]], Tensors]
+    size: Callable[[Tensor, int], int] = size
 
 
 def _python_loop(go_on: Callable[..., Tensor], body: Callable[..., Tensors], carry: Tensors) -> Tensors:

@@ -139,9 +139,10 @@ class Generate(nn.Module):
 
     def _flow(self, x: Tensor, timestep: Tensor, block: Tensor, cross: list[KeyValue], cache: list[KeyValue]) -> Tensor:
         """One forward, float32 in and out; writes the block's keys and values to the cache."""
-        ring = ring_view(block, self.rollout.sink_blocks, self.rollout.window_blocks)
+        slot, positions, held = ring_view(block, self.rollout.sink_blocks, self.rollout.window_blocks)
+        size = self.control.size(held, self.rollout.cache_blocks)
         per_frame = timestep.expand(1, x.shape[2])
-        return self.transformer.step(x.to(cache[0][0].dtype), per_frame, cross, cache, *ring).float()
+        return self.transformer.step(x.to(cache[0][0].dtype), per_frame, cross, cache, slot, positions, size).float()
 
     def _decode_if(self, commit: Tensor, x0: Tensor, block: Tensor, frames: Tensor, caches: Sequence[Tensor]) -> Tensor:
         """The block as uint8 [12, H, W, 3] where it is finished, else zeros; renews the decoder's caches.

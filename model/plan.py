@@ -94,8 +94,8 @@ class Work:
     def __init__(self) -> None:
         self.phases: dict[str, int] = {}
         self._live = Live()
-        # Nothing is decided: one forward, and what comes out of it is decoded.
-        self.control = Control(loop=self._once, branch=self._decode)
+        # Nothing is decided: one forward with a full cache, and what comes out of it is decoded.
+        self.control = Control(loop=self._once, branch=self._decode, size=lambda count, most: most)
 
     @torch.no_grad()
     def count(self, modules: Mapping[str, nn.Module], inputs: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -26,8 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction, embedded: Path) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from .device import DTYPES
     from .config import read_config
+    from .device import DTYPES
     from .forms import read_size, size_text, whole_number
     from .pipeline import MAX_BLOCKS, check_size
     from .plan import plan

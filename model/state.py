@@ -52,13 +52,12 @@ def ring_view(block: Tensor, sink: int, window: int) -> tuple[Tensor, Tensor, Te
 
     The first `sink` blocks stay for ever; the others share `window` slots in turn. Returns the block's slot
     (0-d int64), each slot's position in the window [S] int64 (0 is the oldest; slots are contiguous in time, except
-    that sink blocks move up to the window) and which slots hold something [S] bool. Index arithmetic only: nothing
-    is shifted or copied when a block is evicted.
+    that sink blocks move up to the window) and how many slots hold something (0-d int64): the first ones, since the
+    ring fills from its first slot on. Index arithmetic only: nothing is shifted or copied when a block is evicted.
     """
     slots = torch.arange(sink + window, device=block.device)
     held = torch.where(slots < sink, slots, block - (block - slots) % window)  # the block that each slot holds
-    visible = torch.where(slots < sink, slots <= block, held >= sink)
     newest = block.clamp(max=sink + window - 1)
     positions = torch.where(slots < sink, slots, newest - (block - held)).clamp(min=0)
     slot = torch.where(block < sink, block, sink + (block - sink) % window)
-    return slot, positions, visible
+    return slot, positions, newest + 1

@@ -229,13 +229,14 @@ class CausalWanTransformer(nn.Module):
         cache: Sequence[KeyValue],
         slot: Tensor,
         slot_positions: Tensor,
-        slot_visible: Tensor,
+        held: int,
     ) -> Tensor:
         """One block, with earlier blocks in the cache.
 
         latents [1, 16, F, h, w], timestep [1, F]; cache: per layer keys and values [S, F, rows, columns, H, D],
         written in place at slot `slot` (0-d int64) before attention reads them; slot_positions [S] int64 (position of
-        each slot's block in the window), slot_visible [S] bool -> flow [1, 16, F, h, w].
+        each slot's block in the window); held: how many slots hold something, the first ones, which is what the
+        attention's cost goes by -> flow [1, 16, F, h, w].
 
         Keys are kept unrotated and turned when read, at positions relative to the window, so positions never run out.
         """
@@ -245,16 +246,14 @@ class CausalWanTransformer(nn.Module):
         window = self.rope((slot_positions[:, None] * frames + within).flatten(), rows, columns)
         key_cos, key_sin = (table.unflatten(0, (-1, frames)) for table in window)  # [S, F, rows, columns, 1, D / 2]
         query_cos, query_sin = (t.index_select(0, slot[None]).flatten(2, 3) for t in (key_cos, key_sin))
-        block_tokens = frames * rows * columns
-        mask = slot_visible[:, None].expand(-1, block_tokens).reshape(1, 1, 1, -1)
-        mask = mask.expand(1, 1, block_tokens, -1)
+        key_cos, key_sin = (table.narrow(0, 0, held) for table in (key_cos, key_sin))
 
         def attend_with(keys: Tensor, values: Tensor) -> Attend:
             def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 keys.index_copy_(0, slot[None], k.view(1, frames, rows, columns, *k.shape[3:]))
                 values.index_copy_(0, slot[None], v.view(1, frames, rows, columns, *v.shape[3:]))
-                turned = rotate(keys, key_cos, key_sin)
-                return attention(rotate(q, query_cos, query_sin), turned.unsqueeze(0), values.unsqueeze(0), mask)
+                turned, seen = rotate(keys.narrow(0, 0, held), key_cos, key_sin), values.narrow(0, 0, held)
+                return attention(rotate(q, query_cos, query_sin), turned.unsqueeze(0), seen.unsqueeze(0))
 
             return attend
 

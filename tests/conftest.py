@@ -23,7 +23,7 @@ os.environ.setdefault("ONEGRAPH_DEVICE", "cpu")  # what needs a GPU says so
 
 pytest_plugins = ["tests.fixtures.browser"]
 # What takes longest, in this order; the rest is shared out at the end.
-FIRST = ("tests/app/", "tests/compile_cache/", "tests/model/test_embedded", "tests/model/test_binary", "tests/zerogpu/")
+FIRST = ("tests/app/", "tests/compile_cache/", "tests/zerogpu/", "tests/model/test_embedded", "tests/model/test_binary")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

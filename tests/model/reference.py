@@ -65,8 +65,8 @@ def roll(
         def flow(x: Tensor, timestep: float, block: int = block) -> Tensor:
             decisions.forwards += 1
             times = torch.full((1, rollout.block_frames), timestep)
-            ring = ring_view(torch.tensor(block), rollout.sink_blocks, rollout.window_blocks)
-            return transformer.step(x.to(dtype), times, crosses, cache, *ring).float()
+            slot, positions, held = ring_view(torch.tensor(block), rollout.sink_blocks, rollout.window_blocks)
+            return transformer.step(x.to(dtype), times, crosses, cache, slot, positions, int(held)).float()
 
         for attempt in range(decisions.max_attempts + 1):
             x0, change = torch.zeros(shape), None

@@ -87,7 +87,8 @@ def once(go_on, body, carry):
     return body(*carry)
 
 
-EVERYTHING = Control(loop=once, branch=both_ways)  # fake tensors decide nothing: every piece of the graph, once
+# Fake tensors decide nothing: every piece of the graph, once.
+EVERYTHING = Control(loop=once, branch=both_ways, size=lambda count, most: most)
 
 
 def on_cuda(folder: Path, **rollout: Any) -> Hollow:

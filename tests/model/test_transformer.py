@@ -7,6 +7,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
+from model import transformer
 from model.state import ring_view
 from model.transformer import CausalWanTransformer
 from tests.model.pairs import relative_error, transformers
@@ -62,7 +63,8 @@ def steps_through_cache(ours, latents, text, cache_blocks):
     blocks = latents.split(FRAMES, dim=2)
     for index, block in enumerate(blocks):
         timestep = torch.full((1, FRAMES), TIMESTEP if index == len(blocks) - 1 else 0.0)
-        flow = ours.step(block, timestep, cross, cache, *ring_view(torch.tensor(index), 0, cache_blocks))
+        slot, positions, held = ring_view(torch.tensor(index), 0, cache_blocks)
+        flow = ours.step(block, timestep, cross, cache, slot, positions, int(held))
     return flow
 
 
@@ -120,16 +122,33 @@ def test_a_rolled_ring_equals_a_sliding_window() -> None:
     assert relative_error(rolled, only_window) <= 1e-5
 
 
+@torch.no_grad()
+def test_attention_reads_what_is_there_not_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ours = both("small")
+    seen, plain = [], transformer.attention
+
+    def recording(q, k, v, mask=None):
+        if k.ndim > 4:  # the ring, not the prompt
+            assert mask is None  # with one, a GPU's fastest kernel cannot be used
+            seen.append(k.shape[1:3].numel() // FRAMES)
+        return plain(q, k, v, mask)
+
+    monkeypatch.setattr(transformer, "attention", recording)
+    latents = torch.randn(1, 16, FRAMES * 6, *CONFIGS["small"]["size"])
+    steps_through_cache(ours, latents, torch.randn(1, 7, ours.config.text_dim), cache_blocks=4)
+    assert seen == [count for count in (1, 2, 3, 4, 4, 4) for _ in ours.blocks]
+
+
 @pytest.mark.parametrize(("sink", "window"), [(0, 3), (1, 2), (2, 3)])
 def test_ring_view(sink: int, window: int) -> None:
     """Against a plain list: which block lies in which slot, and where in the window."""
     slots: dict[int, int] = {}
     for block in range(20):
-        slot, positions, visible = ring_view(torch.tensor(block), sink, window)
+        slot, positions, held = ring_view(torch.tensor(block), sink, window)
         slots[int(slot)] = block
         kept = sorted(slots.values())
         assert kept == [*range(min(sink, block + 1)), *range(max(sink, block - window + 1), block + 1)]
-        assert {s for s in range(sink + window) if visible[s]} == set(slots)
+        assert set(range(int(held))) == set(slots)
         in_order = sorted(slots, key=lambda s: slots[s])
         assert [int(positions[s]) for s in in_order] == list(range(len(kept)))
         assert all(b - a == 1 for a, b in pairwise(kept[min(sink, len(kept)) :]))
