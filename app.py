@@ -85,8 +85,8 @@ def opened(wanted: str) -> tuple[Serving, Located, str | None]:
         if not wanted:
             sys.exit(f"The embedded model cannot be used: {error}")
         log.warning("MODEL_ID %s cannot be used: %s", wanted, error)
-        words = without_folders(str(error)) or type(error).__name__
-    return *opened("")[:2], f"The model {wanted} cannot be used: {words}"
+        words = (without_folders(str(error)) or type(error).__name__).rstrip(".")
+    return *opened("")[:2], f"The model {wanted} cannot be used: {words}."
 
 
 serving, located, problem = opened(WANTED)
