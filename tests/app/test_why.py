@@ -39,7 +39,7 @@ def test_why_eager_serves(
         page = visit(browser, app.url)
         expect(page.locator(".badge")).to_have_text("eager")  # by itself, when the build gave up
         said = panel(page)
-        assert list(said) == ["Runs", "Why", "Build", "Model"]
+        assert list(said) == ["Runs", "Why", "Build", "Model", "Licence"]
         assert said["Runs"] == "PyTorch, eager"
         assert (f"refused ({DAMAGE[kind][1]})" if kind else "local cache has none") in said["Why"]
         looked = "CXX=…/g++" if kind else "g++ and clang++"
