@@ -41,6 +41,7 @@ from model.platform import ENDED, plain_words, too_long
 from model.progress import tenths
 from model.recording import Progress, Recording, Served, SourceFailed, record
 from model.remote import built, work
+from model.runner import Held
 from model.serving import Serving
 from model.status import without_folders
 from model.video import read_settings
@@ -101,9 +102,9 @@ kept = Kept(KEEP_FILES)  # by session, of programs
 # ---------------------------------------------------------------------------------------------- one request
 
 
-def seconds_of(request: Request, key: str | None = None) -> int:
+def seconds_of(request: Request, held: Held | None = None) -> int:
     """What `blocks_of` will need, asked by the platform with the same arguments."""
-    return durations.estimate(request, serving.pipeline.runner.mode) + TRIAL * serving.untried
+    return durations.estimate(request, serving.pipeline.runner.mode) + TRIAL * (held or serving.held).untried
 
 
 def quota_factor() -> float:
@@ -119,11 +120,11 @@ def quota_of(seconds: int) -> int:
 
 
 @spaces.GPU(duration=seconds_of)
-def blocks_of(request: Request, key: str | None) -> Iterator[Block | Served | None]:
+def blocks_of(request: Request, held: Held) -> Iterator[Block | Served | None]:
     """None when it is the request's turn, then all its blocks, then Served. On ZeroGPU this runs in a GPU worker, a
-    fork of this process, which may be older than the binary that `key` names."""
+    fork of this process, which may be older than what is held now."""
     yield None
-    yield from work(serving, request, key)
+    yield from work(serving, request, held)
 
 
 @spaces.GPU(duration=lambda seconds: seconds)
@@ -199,12 +200,12 @@ if ON_ZERO:
 def lent(request: Request, stopped: Callable[[], bool]) -> Iterator[Block | Served]:
     """The request's parts, from which later estimates learn; none if it is stopped before its turn comes. On ZeroGPU,
     where all that can fail in this process is the platform, its errors are told in words for visitors."""
-    runner, untried, made, begun = serving.pipeline.runner, serving.untried, 0, False
+    mode, held, made, begun = serving.pipeline.runner.mode, serving.held, 0, False
 
     def given_up() -> bool:
         return not begun and stopped()
 
-    source = blocks_of(request, runner.origin.key)
+    source = blocks_of(request, held)
     if ON_ZERO:  # where it may have to wait for a GPU
         waiting.set(Waiting(given_up))
         source = read_aside(source, given_up)
@@ -217,12 +218,11 @@ def lent(request: Request, stopped: Callable[[], bool]) -> Iterator[Block | Serv
                 if isinstance(part, Block):
                     made += 1
                 else:
-                    if made and not part.problem and not untried:
+                    if made and not part.problem and not held.untried:
                         durations.learn(request, part, made)
                     if part.found:
                         serving.move(part.found, build_on_gpu)
-                    else:
-                        serving.opened(runner.origin.key, part, build_on_gpu)
+                    serving.opened(held, part, build_on_gpu)
                 yield part
         except Exception as error:
             if not ON_ZERO:
@@ -231,7 +231,10 @@ def lent(request: Request, stopped: Callable[[], bool]) -> Iterator[Block | Serv
             if given_up():
                 return
             if (words := plain_words(*told(error))) == ENDED:
-                durations.ran_out(runner.mode)
+                durations.ran_out(mode)
+                if held.untried and not made:  # it will not be tried again
+                    died = Served("eager", reason="its trial run ended the GPU task", sought=held.key)
+                    serving.opened(held, died, build_on_gpu)
             raise SourceFailed(words) from error
 
 
@@ -321,6 +324,8 @@ def last(visitor: gr.Request) -> Iterator[tuple[dict, int, dict]]:
         raise gr.Error("Your video is still being made. Wait for its end, or cancel it.", print_exception=False)
     if making and not making.video:
         making.settled.wait(PATIENCE)
+    if making and not making.settled.is_set():
+        raise gr.Error("Your last video is still coming to its end. Ask again in a minute.", print_exception=False)
     if not making or not making.video:
         text = "Your last video ended before its first block, and nothing is kept of it."
         raise gr.Error(text if making else "There is no last video of this session.", print_exception=False)

@@ -18,12 +18,21 @@ from torch import Tensor
 
 from compile_cache import members, scratch
 from compile_cache.checks import InputCheck, check_constants
-from compile_cache.errors import InputMismatch, PackageRefused, RunFailed, StoreError
+from compile_cache.errors import InputMismatch, PackageRefused, RunFailed, StoreError, out_of_memory
 from compile_cache.manifest import Manifest
 
 _opened: weakref.WeakValueDictionary[tuple[str, str, tuple[tuple[str, str, int], ...]], Binary]
 _opened = weakref.WeakValueDictionary()
 _lock = threading.RLock()
+
+
+def _unlocked() -> None:
+    """In a fork, whose parent may have been opening a binary in another thread."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlocked)
 
 
 def open_binary(
@@ -138,5 +147,7 @@ def _load(folder: Path, name: str, index: int, weights: dict[str, Tensor]) -> to
         loader.load_constants(weights, False, True, True)  # use_inactive, check_full_update, user_managed
     except RuntimeError as error:
         text = str(error).strip().splitlines() or ["no reason given"]
+        if out_of_memory(str(error)):
+            raise StoreError(f"{name}: there is no room for it on the device") from error
         raise PackageRefused(f"{name}: the library does not load: {text[0][:500]}") from error
     return loader

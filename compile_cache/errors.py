@@ -43,6 +43,11 @@ class InputMismatch(CompileCacheError):
     """A call's inputs do not fit the entry point. The binary stays usable."""
 
 
+def out_of_memory(text: str) -> bool:
+    """Whether that is what native code says where a device's memory is full: nothing against the package."""
+    return "out of memory" in text.lower()
+
+
 class RunFailed(CompileCacheError):
     """The binary raised while running. It stays usable."""
 

@@ -136,7 +136,8 @@ def _run(
         # Lent to this process alone, which is made for such tasks and may die of them.
         from compile_cache import trial
 
-        return trial.run(folder)
+        trial.main(folder)
+        answer = json.loads(result.read_text())
     if "error" in answer:
         kind = TrialUnfinished if answer["machine"] else SmokeFailed
         raise kind(f"the trial run failed: {answer['error']}")

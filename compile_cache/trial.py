@@ -23,7 +23,7 @@ from torch import Tensor
 
 from compile_cache import synthetic
 from compile_cache.binary import open_binary
-from compile_cache.errors import CompileCacheError, DeviceMissing, StoreError
+from compile_cache.errors import CompileCacheError, DeviceMissing, StoreError, out_of_memory
 from compile_cache.manifest import parse
 from compile_cache.specs import dtype_name
 
@@ -47,6 +47,7 @@ def run(folder: Path) -> dict[str, Any]:
     device = torch.device(manifest.fields["environment"]["device"])
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DeviceMissing("the process of the trial run has no GPU")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     stored = {name: tensor.to(device) for name, tensor in load_file(folder / "tensors.safetensors").items()}
     weights = {name: synthetic.weights(spec, manifest.bound[name]) for name, spec in manifest.entry_points.items()}
     binary = open_binary(Path(job["package"]), weights, manifest)
@@ -73,8 +74,10 @@ def main(folder: Path) -> int:
     """Runs the job in `folder` and writes result.json there. 0, or 1 with the error in it."""
     try:
         result, code = run(folder), 0
-    except (CompileCacheError, OSError, AttributeError, ValueError, TypeError, LookupError, MemoryError) as error:
+    except (CompileCacheError, OSError, AttributeError, ValueError, TypeError, LookupError, MemoryError,
+            RuntimeError) as error:  # fmt: skip
         machine = isinstance(error, DeviceMissing | StoreError | OSError | MemoryError)  # no room, for example
+        machine = machine or out_of_memory(str(error))
         result = {"error": f"{type(error).__name__}: {error}"[:2000], "machine": machine}
         result["device"], code = not isinstance(error, DeviceMissing), 1
     (folder / "result.json").write_text(json.dumps(result))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import threading
 from collections import deque
@@ -23,8 +24,10 @@ def run_build(command: Sequence[str], say: Callable[[str], None]) -> str | None:
 
     command: prints steps on its error channel, and one line of JSON in the end. Raises OSError.
     """
+    store = os.environ.get("ONEGRAPH_CACHE")  # a relative one is relative to this process' folder, not to the child's
+    env = {**os.environ, **({"ONEGRAPH_CACHE": os.path.abspath(os.path.expanduser(store))} if store else {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-    process = subprocess.Popen(leashed(command), cwd=_ROOT, **pipes)
+    process = subprocess.Popen(leashed(command), cwd=_ROOT, env=env, **pipes)
     said: deque[str] = deque(maxlen=1)
     errors = threading.Thread(target=_follow, args=(process, said, say), daemon=True)
     errors.start()

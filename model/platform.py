@@ -17,6 +17,7 @@ ENDED = (
     "Please try again; if it happens again, make the video shorter or smaller."
 )
 MEMORY = "The GPU ran out of memory. Please choose a smaller size, or try again."
+FAILED = "The compiled graph failed, and is not used any more. What it had made is kept; please try again."
 SESSION = "Your sign-in at the platform has expired. Reload the page (programs: connect again), then try again."
 TROUBLE = "The platform that lends the GPUs has a problem. It has nothing to do with your video: try again in a minute."
 LOST = "The connection to the queue for a GPU was lost. Please try again."

@@ -44,6 +44,7 @@ class Served:
     seconds: float = 0.0  # that whoever made the blocks took, to the last one
     first_seconds: float = 0.0  # to the first one
     found: Mapping[str, Any] | None = None  # the environment where it ran, if not the declared one
+    sought: str | None = None  # the key of the binary for that environment
 
 
 @dataclass(frozen=True)

@@ -12,28 +12,42 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from compile_cache.errors import CompileCacheError
+from compile_cache.errors import CompileCacheError, RunFailed, out_of_memory
 
 from .binary import build
 from .pipeline import Block, GenerationError, Request
+from .platform import FAILED, MEMORY
 from .recording import Served
+from .runner import Held
 from .serving import Serving
 
 
-def work(serving: Serving, request: Request, key: str | None) -> Iterator[Block | Served]:
-    """The request's blocks, then Served. key: of the binary that the parent holds now, None if it has none."""
-    began = time.perf_counter()
-    first = last = problem = None
-    pipeline = serving.holding(key)
-    try:
-        for block in pipeline.stream(request):
-            last = time.perf_counter() - began
-            first = first or last
-            yield block
-    except GenerationError as error:
-        problem = str(error)
+def work(serving: Serving, request: Request, held: Held) -> Iterator[Block | Served]:
+    """The request's blocks, then Served. held: what the parent holds now.
+
+    A binary that fails is given up: before its first block the request runs eagerly instead, later it ends there.
+    """
+    began, times, problem = time.perf_counter(), [], None
+    pipeline = serving.holding(held)
+    while True:
+        try:
+            for block in pipeline.stream(request):
+                times.append(time.perf_counter() - began)
+                yield block
+        except GenerationError as error:
+            problem = str(error)
+        except RunFailed as error:
+            if out_of_memory(str(error)):
+                problem = MEMORY
+            else:
+                pipeline = serving.give_up(str(error))
+                if not times:
+                    continue
+                problem = FAILED
+        break
     serving.tell_memory("the process that makes videos")
-    yield replace(serving.served(pipeline), problem=problem, seconds=last or 0.0, first_seconds=first or 0.0)
+    first, last = (times[0], times[-1]) if times else (0.0, 0.0)
+    yield replace(serving.served(pipeline), problem=problem, seconds=last, first_seconds=first)
 
 
 def built(serving: Serving) -> dict[str, Any]:

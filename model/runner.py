@@ -61,6 +61,15 @@ class ModuleRunner:
         return [tensor for module in self._modules.values() for tensor in (*module.parameters(), *module.buffers())]
 
 
+@dataclass(frozen=True)
+class Held:
+    """What the process that serves holds, as it is told to the one that runs a request."""
+
+    key: str | None  # of the binary
+    number: int  # of the times that it took hold of something: the same key may come again, with another binary
+    untried: bool = False  # whether the binary's trial run is still to be made, where the request runs
+
+
 class Named:
     """What a fork of this process will open, by name: where only forks have the device, nothing runs in this one."""
 

@@ -24,6 +24,7 @@ from compile_cache.compiler import find_compiler
 from compile_cache.errors import CompileCacheError, CompilerMissing
 from compile_cache.hardware import place_here, unlike
 from compile_cache.hub import HubStore
+from compile_cache.key import key_of
 from compile_cache.store import LocalStore
 
 from .binary import BinaryMissing, binary_fields, name_parts, open_parts, why
@@ -33,7 +34,7 @@ from .parts import load_parts
 from .pipeline import Pipeline
 from .progress import Progress, quiet
 from .recording import Served
-from .runner import Named, Origin, Runner
+from .runner import Held, Named, Origin, Runner, eager_runner
 from .sources import Downloaded, Untried, hub_source, local_source
 from .status import Status, without_folders
 
@@ -62,11 +63,13 @@ class Serving:
         self._place = self._fields["environment"]  # where requests run, as far as it is known
         self._places = [self._place]  # every one that was ever told of
         self._moved = False  # whether this process is not where the one that forked it believed
-        self._asked: str | None = None  # the last binary that the parent had and this process had not
+        self._asked: Held | None = None  # what the parent held at the last request
         self._refused: set[str] = set()  # binaries that forks could not use
         self._measured: list[tuple[int, str]] = []
         self._lock = threading.Lock()
-        self.pipeline = self._open()
+        self._getting = threading.Lock()  # held while a binary is fetched or built
+        self._number = 0
+        self._hold(self._open())
         if self._names_only and self.pipeline.runner.mode == "eager":
             self.parts.modules()  # once, for all forks
 
@@ -84,18 +87,32 @@ class Serving:
         if self._lacks():
             self._prepare(build, None)
 
-    def holding(self, key: str | None) -> Pipeline:
-        """The pipeline for a request, where the parent holds the binary `key`, in the process that runs it.
+    @property
+    def held(self) -> Held:
+        """What this process holds, for the one that is to run a request."""
+        runner = self.pipeline.runner
+        return Held(runner.origin.key, self._number, isinstance(runner, Named) and not runner.tried)
+
+    def holding(self, held: Held) -> Pipeline:
+        """The pipeline for a request, where the parent holds that, in the process that runs it.
 
         Looks for a binary again where the hardware is not what the parent was told, where this process was forked
         before the parent had one, and where the parent could not open it.
         """
         place, runner = self.place(), self.pipeline.runner
         if other := self._unlike(place):
-            self._place, self._moved, self._asked = place, True, key
+            self._place, self._moved = place, True
             self.pipeline = self._open(after=other)
-        elif isinstance(runner, Named) or (key is not None and key not in (runner.origin.key, self._asked)):
-            self._asked, self.pipeline = key, self._open()
+        elif isinstance(runner, Named) or (held.key not in (None, runner.origin.key) and held != self._asked):
+            self.pipeline = self._open(untried=held.untried)
+        self._asked = held
+        return self.pipeline
+
+    def give_up(self, reason: str) -> Pipeline:
+        """The binary that this process opened cannot be run: from now on it runs eagerly."""
+        log.warning("the binary is given up: %s", reason)
+        self._tried.append(reason)
+        self.pipeline = Pipeline(self.folder, eager_runner(self.parts, reason))
         return self.pipeline
 
     def place(self) -> Mapping[str, Any]:
@@ -112,30 +129,25 @@ class Serving:
                 return
             self._places.append(place)
             self._building = "starting"
-        threading.Thread(target=self._move, args=(place, build), name="move", daemon=True).start()
+        threading.Thread(target=self._again, args=(build, place), name="move", daemon=True).start()
 
-    def opened(self, key: str | None, served: Served, build: Build) -> None:
-        """How the binary `key`, which this process only named, fared in the fork that served a request: tried out and
-        used, or not. Then another one is got beside the requests, once."""
+    def opened(self, held: Held, served: Served, build: Build) -> None:
+        """How the binary that this process only named, and held at that time, fared in the fork that served a request:
+        tried out and used, or not. Then one is built beside the requests, once."""
         with self._lock:
             runner = self.pipeline.runner
-            if not isinstance(runner, Named) or key is None or runner.origin.key != key:
-                return
-            if served.mode == "aot":
+            if not isinstance(runner, Named) or held.key is None or held.number != self._number:
+                return  # nothing is held any more of which this could tell
+            if served.key == held.key:
                 runner.tried = True
+            if served.mode == "aot" or served.sought != held.key:
                 return
-            self.pipeline = self._eager(f"it could not be used: {served.reason}")
-            if key in self._refused:
+            self._hold(self._eager(f"it could not be used: {served.reason}"))
+            if held.key in self._refused:
                 return
-            self._refused.add(key)
+            self._refused.add(held.key)
             self._building = "starting"
-        threading.Thread(target=self._again, args=(build,), name="again", daemon=True).start()
-
-    @property
-    def untried(self) -> bool:
-        """Whether the next request begins with the trial run of a binary."""
-        runner = self.pipeline.runner
-        return isinstance(runner, Named) and not runner.tried
+        threading.Thread(target=self._again, args=(build,), kwargs={"ask": False}, name="again", daemon=True).start()
 
     def status(self) -> Status:
         building = self._building  # read first: "eager, and nothing is built" must never be said in between
@@ -161,7 +173,8 @@ class Serving:
         reason = None if runner.mode == "aot" else self._reason()
         found = self._place if self._moved else None
         source, reason = (text and without_folders(text) for text in (runner.origin.source, reason))
-        return Served(runner.mode, runner.origin.key, source, reason, found=found)
+        sought = key_of(self._key_fields())
+        return Served(runner.mode, runner.origin.key, source, reason, found=found, sought=sought)
 
     def tell_memory(self, name: str) -> None:
         """Writes what this process holds into the log, once under each name."""
@@ -187,26 +200,32 @@ class Serving:
         other = unlike(self._place, place)
         return f"the hardware is not what was declared ({'; '.join(map(str, other))})" if other else None
 
-    def _move(self, place: Mapping[str, Any], build: Build | None) -> None:
-        other, self._place = self._unlike(place), place
-        self._again(build, after=other)
+    def _again(self, build: Build | None, place: Mapping[str, Any] | None = None, *, ask: bool = True) -> None:
+        """Gets a binary anew. place: another one than until now. ask: whether the Hub may have it."""
+        with self._getting:
+            self._failure, after = None, None
+            if place is not None:
+                after, self._place = self._unlike(place), place
+            try:
+                self._hold(self._open(after))
+                if self.pipeline.runner.mode != "aot":
+                    self._get(build, ask=ask)
+            finally:
+                self._building = None
 
-    def _again(self, build: Build | None, after: str | None = None) -> None:
-        self._failure = None
-        try:
-            self.pipeline = self._open(after)
-            if self.pipeline.runner.mode != "aot":
-                self._prepare(build, None)
-        finally:
-            self._building = None
+    def _hold(self, pipeline: Pipeline) -> None:
+        """A single assignment: requests see the old one or the new one."""
+        self._number += 1
+        self.pipeline = pipeline
 
     @property
     def _names_only(self) -> bool:
         """Whether this process may only name what its forks open."""
         return self._namer == os.getpid()
 
-    def _open(self, after: str | None = None) -> Pipeline:
-        """What the store has for the place where requests run, else eager. after: why this is done again."""
+    def _open(self, after: str | None = None, *, untried: bool = False) -> Pipeline:
+        """What the store has for the place where requests run, else eager. after: why this is done again. untried:
+        whether what the parent has downloaded is to be tried out, and used."""
         if after:
             log.warning("%s", after)
             self._tried.append(after)
@@ -215,7 +234,7 @@ class Serving:
                 return Pipeline(self.folder, self._told(name_parts(self.parts, [local_source()], self._key_fields())))
             except BinaryMissing as error:
                 return self._eager(error.reason)
-        hub = None if self._namer is None else self._hub()
+        hub = self._hub() if untried else None
         sources = [local_source(), *([Downloaded(hub)] if hub else [])]
         return Pipeline(self.folder, self._told(open_parts(self.parts, "auto", sources, self._key_fields())))
 
@@ -237,9 +256,13 @@ class Serving:
     def _prepare(self, build: Build | None, when: threading.Event | None) -> None:
         if when is not None:
             when.wait()
+        with self._getting:
+            self._get(build)
+
+    def _get(self, build: Build | None, *, ask: bool = True) -> None:
         try:
             hub = self._hub()
-            if hub is None or not self._fetch(hub):
+            if hub is None or not (ask and self._fetch(hub)):
                 self._build(build or self._command())
                 if hub is not None and self._failure is None:
                     self._publish(hub)
@@ -270,7 +293,7 @@ class Serving:
             self._tried.append(why(error))
             log.info("%s", error)
             return False
-        self.pipeline = Pipeline(self.folder, self._told(runner))
+        self._hold(Pipeline(self.folder, self._told(runner)))
         log.info("serving the binary of %s", runner.origin.source)
         return True
 
@@ -294,7 +317,7 @@ class Serving:
                 find_compiler()  # before a process that would load the model first
             self._failure = build() if callable(build) else run_build(build, self._say)
             if self._failure is None:
-                self.pipeline = self._open()  # a single assignment: requests see the old one or the new one
+                self._hold(self._open())
                 if self.pipeline.runner.mode != "aot":
                     self._failure = "the new binary could not be used"
         except CompilerMissing as error:

@@ -23,7 +23,7 @@ from model.binary import BinaryMissing
 from model.building import step_in
 from model.pipeline import Request
 from model.recording import Served
-from model.runner import Named, Origin
+from model.runner import Held, Named, Origin
 from model.serving import Serving
 from model.status import without_folders
 from tests.conftest import EMBEDDED
@@ -137,19 +137,27 @@ def named(key: str | None, *, tried: bool = True) -> Named:
 
 def test_a_named_binary_is_tried_out_elsewhere(served: Callable[..., Serving]) -> None:
     now = served(named("k", tried=False))
-    now.opened("an older one", Served("eager"), raises)
-    assert (now.untried, now.status().label) == (True, "AoT")
-    now.opened("k", Served("aot", "k"), raises)
-    assert (now.untried, now.status().label) == (False, "AoT")
+    held = now.held
+    assert held == Held("k", 1, untried=True)
+    for other in (Held("k", 0, True), Held("another", 1, True), Held(None, 1)):
+        now.opened(other, Served("eager", sought="k"), raises)
+    now.opened(held, Served("eager", sought="of another place"), raises)
+    assert (now.held.untried, now.status().label) == (True, "AoT")
+    now.opened(held, Served("aot", "k", sought="k"), raises)
+    assert (now.held.untried, now.status().label) == (False, "AoT")
 
 
-def test_a_named_binary_that_cannot_be_used_is_replaced_once(served: Callable[..., Serving]) -> None:
+def test_a_named_binary_that_cannot_be_used_is_replaced_once(
+    served: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "hub_source", lambda *given, **named: Repository(False))
     now, built = served(named("k"), named(None), named("k")), []
     for _ in range(2):
-        now.opened("k", Served("eager", reason="no kernel image"), lambda: built.append(1))
+        refusal = Served("eager", reason="no kernel image", sought="k")
+        now.opened(now.held, refusal, lambda: built.append(1))
         until(lambda: now.status().building is None)
-    assert built == [1]
-    assert (now.status().mode, now.untried) == ("eager", False)
+    assert built == [1], "and the Hub, from where it may have come, is not asked"
+    assert (now.status().mode, now.held.untried) == ("eager", False)
     assert "it could not be used: no kernel image" in now.status().facts()["Why"]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gradio_client.exceptions import AppError
 
 from compile_cache.key import key_of
 from compile_cache.store import LocalStore
@@ -138,4 +139,19 @@ def test_a_binary_that_fails_its_trial_run_is_replaced_once(
         assert (status["mode"], "MemoryError" in status["failure"]) == ("eager", True)
         assert video(zero)["mode"] == "eager"
         settled(zero.app)
+        assert len(scheduler.asked) == 3, "two videos and one build"
+
+
+def test_a_binary_whose_trial_run_kills_the_worker_is_not_tried_again(
+    tmp_path: Path, scheduler: FakeScheduler, offer: Offer, hub: FakeHub
+) -> None:
+    with started(tmp_path / "app", scheduler, gpu=True, **on_the_hub(hub, offer)) as zero:
+        mischief.plan(zero.app.folder, "kill", mischief.TRIAL, mischief.BUILD)
+        with pytest.raises(AppError, match="The GPU task was ended"):
+            video(zero)
+        status = settled(zero.app)
+        assert (status["mode"], "GPU task aborted" in status["failure"]) == ("eager", True)
+        assert "its trial run ended the GPU task" in status["reason"]
+        report = video(zero)
+        assert (report["mode"], report["frames"]) == ("eager", 21)
         assert len(scheduler.asked) == 3, "two videos and one build"
