@@ -74,7 +74,8 @@ KEEP_FILES = 3600  # seconds a finished video can be downloaded
 PATIENCE = 60  # seconds that who asks for a cancelled video waits for the block that is being made
 
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-logging.getLogger("httpx").setLevel(logging.WARNING)
+for name in ("httpx", "httpx2"):
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def opened(wanted: str) -> tuple[Serving, Located, str | None]:
