@@ -32,6 +32,7 @@ MODES = ("auto", "aot", "eager", "jit")
 def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     # torch takes a second to import: only after the arguments are known to be right.
+    from .faults import fault, lacks_memory
     from .pipeline import GenerationError, RequestError
 
     try:
@@ -43,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        return _fail(args, CompileCacheError(f"There is not enough memory: {fault(error)}"), FAILED)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -232,11 +237,18 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace) -> tuple[Path, Any]:
     """The folder of the model that was named, downloaded where it has to be, and its parts."""
+    from .faults import KNOWN, fault
     from .locate import locate
     from .parts import load_parts
 
-    folder = locate(args.model, progress=tenths("downloaded", _say)).folder
-    return folder, load_parts(folder, args.precision, args.device, progress=tenths("loaded", _say))
+    try:
+        folder = locate(args.model, progress=tenths("downloaded", _say)).folder
+        return folder, load_parts(folder, args.precision, args.device, progress=tenths("loaded", _say))
+    except KNOWN:
+        raise
+    except Exception as error:  # a model of others can raise anything
+        words = fault(error) or f"{type(error).__name__}: {error}"
+        raise CompileCacheError(f"The model {args.model} cannot be used: {words}") from None
 
 
 def _set_threads(args: argparse.Namespace) -> None:
