@@ -146,7 +146,7 @@ def test_another_model_serves_with_its_licence(hub: FakeHub, tmp_path: Path, bro
         expect(page.locator("#knows")).to_have_count(0)
         said = panel(page)
         assert said["Model"] == "random weights"
-        assert said["Licence"] == "Apache-2.0"
+        assert said["Licence"] == "not known; check the card; its onegraph.json says “Apache-2.0”"
         assert f"transformer: {WHOLE}@" in said["Weights"]
         page.context.close()
         _, seed, report = app.client().predict("a red ball", 7, 1, "64x64", api_name="/generate")
