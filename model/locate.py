@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -62,13 +63,14 @@ def locate(
     if len(sources) == 1 and sources[0].folder is not None and _complete(sources[0].folder):
         return _as_it_is(sources[0].folder)
     opened = [_Opened.of(source, endpoint, limits) for source in sources]
-    chosen = _choose(opened)
-    if set(chosen) != set(PARTS):
-        opened.append(_Opened.of(base or of_preset(BASE), endpoint, limits))
+    with _unlisted(opened):
         chosen = _choose(opened)
-    absent = [part for part in PARTS if part not in chosen]
-    if absent:
-        raise ModelError(f"{opened[-1].source} has no {' and no '.join(absent)} in diffusers layout")
+        if set(chosen) != set(PARTS):
+            opened.append(_Opened.of(base or of_preset(BASE), endpoint, limits))
+            chosen = _choose(opened)
+        absent = [part for part in PARTS if part not in chosen]
+        if absent:
+            raise ModelError(f"{opened[-1].source} has no {' and no '.join(absent)} in diffusers layout")
 
     for part, place in chosen.items():
         place.fetch_settings(settings_of(part, place.found[part], place.files))
@@ -83,7 +85,8 @@ def locate(
     repos = dict.fromkeys(place.source.repo for place in chosen.values() if place.model is not None)
     licences = tuple(licence_of(repo, told.get(repo, "")) for repo in repos)
     values = values | {"licence": all_of(licences, first.source.repo, config.rollout.licence)}
-    _fetch_weights(chosen, config, folders["tokenizer"], progress)
+    with _unlisted(opened):
+        _fetch_weights(chosen, config, folders["tokenizer"], progress)
     record = {"model": str(text), "sources": named, "licences": [vars(licence) for licence in licences]}
     root = (cache or default_root()[0]) / "models"
     return Located(_compose(root, folders, values, record), named, licences)
@@ -132,6 +135,19 @@ class _Opened:
 def _complete(folder: Path) -> bool:
     """Whether a folder is to be taken as it is: it has settings of its own and something of every part."""
     return (folder / ROLLOUT).is_file() and all((folder / part).is_dir() for part in PARTS)
+
+
+@contextmanager
+def _unlisted(opened: list[_Opened]) -> Iterator[None]:
+    """Where the Hub is away, what seems to be missing in a repository may only be missing here."""
+    try:
+        yield
+    except ModelError as error:
+        unlisted = [place.source.repo for place in opened if place.model is not None and not place.model.listed]
+        if not unlisted:
+            raise
+        why = f"the Hub is not asked or cannot be reached, and of {', '.join(unlisted)} only what is in this machine's"
+        raise ModelError(f"{error}; {why} cache is known") from None
 
 
 def _as_it_is(folder: Path) -> Located:
