@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from compile_cache.errors import CompileCacheError
+from compile_cache.errors import CompileCacheError, shown
 
 from . import plan_command
 from .config import ConfigError
@@ -267,12 +267,13 @@ def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
 
 
 def _fail(args: argparse.Namespace, error: Exception, status: int) -> int:
-    print(error, file=sys.stderr)
+    said = shown(str(error))  # it may quote what a file holds
+    print(said, file=sys.stderr)
     details = list(getattr(error, "details", ()))
     if details:
         print(*details, sep="\n", file=sys.stderr)
     if getattr(args, "json", False):
-        print(json.dumps({"error": str(error)} | ({"details": details} if details else {})))
+        print(json.dumps({"error": said} | ({"details": details} if details else {})))
     return status
 
 

@@ -30,7 +30,7 @@ FILES = {
 ENCODER_FIELDS = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "relative_attention_num_buckets",
                   "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon", "feed_forward_proj",
                   "dense_act_fn", "is_gated_act")  # fmt: skip
-TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, under the second name
+TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, mostly as the second
 
 
 def read_tensors(folder: Path, part: str, dtype: torch.dtype, progress: Progress = quiet) -> dict[str, Tensor]:
@@ -76,7 +76,8 @@ def empty_text_encoder(values: Mapping[str, Any]) -> nn.Module:
 
 def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Text encoder tensors with tied names filled in."""
-    aliases = {name: tensors[source] for name, source in TIED.items() if source in tensors and name not in tensors}
+    both = TIED | {source: name for name, source in TIED.items()}
+    aliases = {name: tensors[other] for name, other in both.items() if other in tensors and name not in tensors}
     return {**tensors, **aliases}
 
 

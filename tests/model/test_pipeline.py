@@ -90,5 +90,5 @@ def test_a_word_that_the_tokenizer_gives_an_id_out_of_range_is_refused(tmp_path:
     file.write_text(file.read_text().replace('"ball":10', '"ball":999999').replace('"ball": 10', '"ball": 999999'))
     pipeline = Pipeline(folder, NoRunner())
     assert pipeline.check(Request("a red cube", height=64, width=64)).prompt == "a red cube"
-    with pytest.raises(RequestError, match="tokenizer cannot be used for this prompt: .* the id 999999"):
+    with pytest.raises(RequestError, match=r"tokenizer cannot be used for this prompt: .* the id 999999"):
         pipeline.check(Request("a red ball", height=64, width=64))

@@ -100,6 +100,13 @@ def test_what_a_text_encoder_says_of_other_code_is_not_heard(folder: Path) -> No
     assert torch.equal(*made)
 
 
+def test_the_embedding_may_be_stored_under_either_name(folder: Path) -> None:
+    edit(folder, "text_encoder", lambda t: t.update({"encoder.embed_tokens.weight": t.pop("shared.weight")}))
+    text = load_parts(folder, "float32").text
+    assert torch.equal(text["shared.weight"], text["encoder.embed_tokens.weight"])
+    assert open_runner(folder, "eager", "float32").mode == "eager"
+
+
 def test_a_tokenizer_with_more_tokens_than_the_text_encoder_is_refused(folder: Path) -> None:
     config = folder / "text_encoder" / "config.json"
     config.write_text(config.read_text().replace('"vocab_size": 64', '"vocab_size": 8'))
