@@ -118,7 +118,7 @@ def _add_convert(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default=os.environ.get("MODEL_ID") or EMBEDDED, metavar="MODEL",
+    parser.add_argument("--model", default=os.environ.get("MODEL_ID", "").strip() or EMBEDDED, metavar="MODEL",
                         help="a folder in diffusers layout, a Hub id OWNER/NAME[@COMMIT] or a preset: "
                         + ", ".join(preset.name for preset in PRESETS if preset.transformer)
                         + " (default: $MODEL_ID, else the embedded model)")  # fmt: skip

@@ -51,13 +51,15 @@ def locate(
     cache: Path | None = None,
     endpoint: str | None = None,
     limits: Limits = LIMITS,
+    weights: bool = True,
     progress: Progress = quiet,
 ) -> Located:
     """The model that `text` names; see model_id.py for what it may say.
 
     base: where parts come from that no named source has. cache: for folders that are put together. endpoint: the
-    Hub's address. progress(bytes here, bytes expected), of everything that is downloaded. Raises ModelError,
-    ConfigError or WeightsError, each with one sentence on what is wrong.
+    Hub's address. weights: False for a folder that need have the settings only. progress(bytes here, bytes expected),
+    of everything that is downloaded. Raises ModelError, ConfigError or WeightsError, each with one sentence on what is
+    wrong.
     """
     sources = parse(str(text))
     if len(sources) == 1 and sources[0].folder is not None and _complete(sources[0].folder):
@@ -86,7 +88,8 @@ def locate(
     licences = tuple(licence_of(repo, told.get(repo, "")) for repo in repos)
     values = values | {"licence": all_of(licences, first.source.repo, config.rollout.licence)}
     with _unlisted(opened):
-        _fetch_weights(chosen, config, folders["tokenizer"], progress)
+        if weights:
+            _fetch_weights(chosen, config, folders["tokenizer"], progress)
     record = {"model": str(text), "sources": named, "licences": [vars(licence) for licence in licences]}
     root = (cache or default_root()[0]) / "models"
     return Located(_compose(root, folders, values, record), named, licences)

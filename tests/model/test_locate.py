@@ -23,6 +23,7 @@ from model.config import ConfigError, read_config
 from model.licences import all_of, licence_of
 from model.locate import Located, locate
 from model.model_id import Source
+from model.plan_command import configured
 from model.presets import PRESETS, by_name
 from model.weights import FILES, read_tensors
 from tests.fixtures.checkpoints import lora_tensors, save, wan_tensors
@@ -162,6 +163,17 @@ def test_without_the_hub_what_another_program_downloaded_serves(
     words = f"no {FILES['vae']}; the Hub is not asked or cannot be reached, and of small/whole only what is in this"
     with pytest.raises(CompileCacheError, match=words):
         find(hub, tmp_path, WHOLE)
+
+
+@pytest.mark.parametrize("text", [SHARDED, ALONE])
+def test_a_plan_needs_the_settings_only(
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("model.locate.locate", lambda name, **settings: find(hub, tmp_path, name, **settings))
+    config = configured(text, None)
+    assert (config.transformer, config.vae) == (read_config(folder).transformer, read_config(folder).vae)
+    assert hub.count("GET /blob/") == 0
+    assert same_weights(find(hub, tmp_path, text).folder, folder)  # which can come later
 
 
 def test_a_pinned_commit_stays_when_the_repository_moves_on(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
@@ -422,5 +434,6 @@ def test_presets_are_sound_and_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert len({preset.name for preset in PRESETS}) == len({preset.repo for preset in PRESETS}) == len(PRESETS)
     for preset in PRESETS:
+        assert configured("", preset.name).rollout.title == preset.title
         assert f"| `{preset.name}` | {preset.repo} | {preset.licence} |" in readme
         assert preset.non_commercial is not False or preset.licence == "Apache-2.0"
