@@ -28,10 +28,10 @@ from typing import Any
 import gradio as gr
 from gradio.context import LocalContext
 
-from compile_cache.errors import CompileCacheError
+from compile_cache.errors import shown
 from model.aside import read_aside
-from model.config import ConfigError
 from model.duration import Durations
+from model.faults import fault
 from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
 from model.kept import Kept
@@ -79,16 +79,20 @@ for name in ("httpx", "httpx2"):
 
 
 def opened(wanted: str) -> tuple[Serving, Located, str | None]:
-    """The model that was asked for; where it cannot be used the embedded one, and why."""
+    """The model that was asked for; where it cannot be used, for whatever reason, the embedded one, and why."""
     try:
         located = locate(wanted or EMBEDDED, progress=tenths("downloaded", log.info))
         return Serving(located.folder, lent=ON_ZERO, progress=tenths("read", log.info)), located, None
-    except (ConfigError, CompileCacheError, OSError, MemoryError) as error:
+    except Exception as error:
+        words = fault(error)
         if not wanted:
-            sys.exit(f"The embedded model cannot be used: {error}")
-        log.warning("MODEL_ID %s cannot be used: %s", wanted, error)
-        words = (without_folders(str(error)) or type(error).__name__).rstrip(".")
-    return *opened("")[:2], f"The model {wanted} cannot be used: {words}."
+            sys.exit(f"The embedded model cannot be used: {words or repr(error)}")
+        if words is None:  # a model of others can raise anything
+            log.exception("MODEL_ID %s cannot be used", wanted)
+            words = type(error).__name__
+        else:
+            log.warning("MODEL_ID %s cannot be used: %s", wanted, words)
+    return *opened("")[:2], f"The model {shown(wanted, 200)} cannot be used: {without_folders(words).rstrip('.')}."
 
 
 serving, located, problem = opened(WANTED)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from compile_cache.errors import CompileCacheError
+from compile_cache.errors import CompileCacheError, shown
 
 from . import plan_command
 from .config import ConfigError
@@ -32,6 +32,7 @@ MODES = ("auto", "aot", "eager", "jit")
 def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     # torch takes a second to import: only after the arguments are known to be right.
+    from .faults import fault, lacks_memory
     from .pipeline import GenerationError, RequestError
 
     try:
@@ -43,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        return _fail(args, CompileCacheError(f"There is not enough memory: {fault(error)}"), FAILED)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,7 +118,7 @@ def _add_convert(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default=os.environ.get("MODEL_ID") or EMBEDDED, metavar="MODEL",
+    parser.add_argument("--model", default=os.environ.get("MODEL_ID", "").strip() or EMBEDDED, metavar="MODEL",
                         help="a folder in diffusers layout, a Hub id OWNER/NAME[@COMMIT] or a preset: "
                         + ", ".join(preset.name for preset in PRESETS if preset.transformer)
                         + " (default: $MODEL_ID, else the embedded model)")  # fmt: skip
@@ -232,11 +237,18 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace) -> tuple[Path, Any]:
     """The folder of the model that was named, downloaded where it has to be, and its parts."""
+    from .faults import KNOWN, fault
     from .locate import locate
     from .parts import load_parts
 
-    folder = locate(args.model, progress=tenths("downloaded", _say)).folder
-    return folder, load_parts(folder, args.precision, args.device, progress=tenths("loaded", _say))
+    try:
+        folder = locate(args.model, progress=tenths("downloaded", _say)).folder
+        return folder, load_parts(folder, args.precision, args.device, progress=tenths("loaded", _say))
+    except KNOWN:
+        raise
+    except Exception as error:  # a model of others can raise anything
+        words = fault(error) or f"{type(error).__name__}: {error}"
+        raise CompileCacheError(f"The model {args.model} cannot be used: {words}") from None
 
 
 def _set_threads(args: argparse.Namespace) -> None:
@@ -255,12 +267,13 @@ def _tell(args: argparse.Namespace, values: dict[str, Any], words: str) -> None:
 
 
 def _fail(args: argparse.Namespace, error: Exception, status: int) -> int:
-    print(error, file=sys.stderr)
+    said = shown(str(error))  # it may quote what a file holds
+    print(said, file=sys.stderr)
     details = list(getattr(error, "details", ()))
     if details:
         print(*details, sep="\n", file=sys.stderr)
     if getattr(args, "json", False):
-        print(json.dumps({"error": str(error)} | ({"details": details} if details else {})))
+        print(json.dumps({"error": said} | ({"details": details} if details else {})))
     return status
 
 

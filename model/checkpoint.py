@@ -44,7 +44,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} holds more than tensors{what} and is not read: that could run code; only plain tensors are allowed"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a pickle can make the reader raise anything
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or no checkpoint of torch.save: {line[:200]}") from None
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
@@ -58,7 +58,7 @@ def pick(checkpoint: Mapping[str, Any], which: str | None, path: Path) -> tuple[
     which: a key of SECTIONS; None for the moving average where there is one. Raises CheckpointError.
     """
     wanted = SECTIONS[which] if which else [key for keys in SECTIONS.values() for key in keys]
-    section = next((key for key in wanted if isinstance(checkpoint.get(key), dict)), None)
+    section = next((key for key in wanted if isinstance(checkpoint.get(key), dict) and checkpoint[key]), None)
     if section is not None:
         return section, original(checkpoint[section], path)
     if which is None and checkpoint and all(isinstance(value, Tensor) for value in checkpoint.values()):

@@ -63,9 +63,9 @@ def convert(
     """Write the checkpoint's transformer, or VAE, to `out`/transformer or `out`/vae, its config.json beside it.
 
     which: "ema", "raw", or None for the moving average where there is one. model: a folder with the configurations
-    that the names and shapes must be those of. preset: whose sampling and licence are written to `out`/onegraph.json.
-    progress(bytes written, bytes in all). Raises CheckpointError,
-    ConfigError or WeightsError, before anything is written; OSError. What fails leaves no folder behind.
+    that the names and shapes must be those of. preset: whose sampling and licence are written to `out`/onegraph.json,
+    unless that is there already. progress(bytes written, bytes in all). Raises CheckpointError, ConfigError or
+    WeightsError, before anything is written; OSError. What fails leaves no folder behind.
     """
     config = read_config(model)
     section, tensors = pick(read_checkpoint(source), which, source)
@@ -98,12 +98,20 @@ def convert(
         write_tensors(building, STEM, shapes, dtype, tensor_of, shard_bytes, progress)
         shutil.copyfile(model / part / "config.json", building / "config.json")
         building.chmod(0o755)  # mkdtemp's is for its maker only
-        os.rename(building, folder)
         if preset is not None:
-            (out / "onegraph.json").write_text(json.dumps(preset.onegraph(), indent=2) + "\n", "utf-8")
+            _keep_or_write(out / "onegraph.json", building, json.dumps(preset.onegraph(), indent=2) + "\n")
+        os.rename(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return Converted(folder, part, section, len(shapes), size, len(adapter.pairs))
+
+
+def _keep_or_write(file: Path, building: Path, text: str) -> None:
+    """The file is there whole, or not at all; one that is there stays, since somebody may have changed it."""
+    if not file.exists():
+        made = building / file.name
+        made.write_text(text, "utf-8")
+        os.replace(made, file)
 
 
 def _names(config: ModelConfig, part: str) -> dict[str, tuple[str, torch.Size]]:

@@ -1,8 +1,8 @@
 """One model repository on the Hub at one commit: its files, and some of them downloaded.
 
-Through huggingface_hub and its cache, so that what other programs downloaded is there, and a download goes on where it
-ended. That client has no time limits of its own, so its work is done in a thread that is left behind when nothing
-happens. Knows files, no parts.
+Through huggingface_hub and its cache, so that what other programs downloaded is there, and so are the whole files of a
+download that broke off. That client has no time limits of its own, so its work is done in a thread that is left behind
+when nothing happens. Knows files, no parts.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class HubModel:
     files: dict[str, int]  # path -> bytes
     endpoint: str | None
     limits: Limits
+    listed: bool = True  # by the Hub; else `files` are only those in this machine's cache
 
     def __str__(self) -> str:
         return f"{self.repo}@{self.commit}"
@@ -56,8 +57,7 @@ class HubModel:
     @property
     def folder(self) -> Path:
         """Where its files lie when they are here."""
-        name = repo_folder_name(repo_id=self.repo, repo_type="model")
-        return Path(constants.HF_HUB_CACHE) / name / "snapshots" / self.commit
+        return _folder(self.repo, self.commit)
 
     def absent(self, names: Sequence[str]) -> list[str]:
         """Those of the files that are not in the cache, or not with the size that the Hub says."""
@@ -102,18 +102,37 @@ def open_model(repo: str, commit: str | None, endpoint: str | None = None, limit
     Asks nothing where the commit is given and its list of files is in the cache. Raises ModelError.
     """
 
-    def work() -> tuple[str, dict[str, int]]:
+    def work() -> tuple[str, dict[str, int], bool]:
         api = HfApi(endpoint=endpoint)
         revision = api.resolve_revision(repo, revision=commit)
         try:
             files = get_cached_repo_tree(repo, revision=revision)
         except CachedRepoTreeNotFoundError:
-            tree = api.list_repo_tree(repo, recursive=True, revision=revision.resolved)
-            files = [file for file in tree if isinstance(file, RepoFile)]
-        return revision.resolved, {file.path: file.size for file in files}
+            here = _in_cache(_folder(repo, revision.resolved))  # from a program that keeps no list
+            try:
+                if here:
+                    api.repo_info(repo, revision=revision.resolved)  # which, other than a list, fails at once
+                tree = api.list_repo_tree(repo, recursive=True, revision=revision.resolved)
+                files = [file for file in tree if isinstance(file, RepoFile)]
+            except (OfflineModeIsEnabled, httpx2.TransportError):
+                if not here:
+                    raise
+                return revision.resolved, here, False
+        return revision.resolved, {file.path: file.size for file in files}, True
 
-    found, files = _asked(repo, work, Deadline(limits))
-    return HubModel(repo, found, files, endpoint, limits)
+    found, files, listed = _asked(repo, work, Deadline(limits))
+    return HubModel(repo, found, files, endpoint, limits, listed)
+
+
+def _folder(repo: str, commit: str) -> Path:
+    """Where the client keeps a repository's files at a commit."""
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model") / "snapshots" / commit
+
+
+def _in_cache(folder: Path) -> dict[str, int]:
+    """The whole files in a folder: path -> bytes."""
+    found = [file for file in folder.rglob("*") if file.is_file()]
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in found}
 
 
 def _asked(repo: str, work: Callable[[], T], deadline: Deadline, progress: Progress = quiet) -> T:
@@ -153,7 +172,8 @@ def _meaning(repo: str, error: BaseException) -> str:
         return f"the Hub cannot be reached, and {repo} is not complete in this machine's cache"
     line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     if found(httpx2.TransportError, TimeoutError) or "Consistency check" in line:
-        return f"the download of {repo} broke off ({line}); what arrived is kept, so try again"
+        waits = "; perhaps another process is downloading it" if found(TimeoutError) else ""
+        return f"the download of {repo} broke off ({line}){waits}; whole files are kept, so try again"
     if found(LocalEntryNotFoundError):
         return f"the Hub did not give what {repo} should have ({line})"
     return f"{repo} could not be fetched ({type(error).__name__}: {line})"

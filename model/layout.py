@@ -1,7 +1,7 @@
-"""Which files make up the parts of a model in diffusers layout, and whether their settings are ones we can run.
+"""Which files make up the parts of a model in diffusers layout.
 
-Knows names and JSON; the weights themselves are checked when they are loaded. A transformer alone may also lie at the
-root of its repository.
+Knows names; what the settings say is for checks.py, and the weights are checked when they are loaded. A transformer
+alone may also lie at the root of its repository.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .config import TransformerConfig, VaeConfig, from_mapping, read_json
+from .config import read_json
 from .model_id import ModelError
 from .shards import INDEX, index_shards
 from .weights import FILES
@@ -18,12 +18,8 @@ from .weights import FILES
 PARTS = ("transformer", "vae", "text_encoder", "tokenizer")
 ROLLOUT = "onegraph.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "spiece.model")
+WEIGHTS = ".safetensors"
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-CLASSES = {  # what a part's config.json may call itself
-    "transformer": ("WanTransformer3DModel", "CausalWanTransformer3DModel"),
-    "vae": ("AutoencoderKLWan",),
-    "text_encoder": ("UMT5EncoderModel",),
-}
 Sizes = Mapping[str, int]  # file's path -> bytes
 
 
@@ -37,13 +33,12 @@ def find(files: Sizes) -> dict[str, str]:
 
 def lacking(part: str, files: Sizes) -> str | None:
     """Why a source that has something of a part does not have all of it; None where it has nothing."""
-    begun = _begun(f"{part}/", files)
-    nowhere = part == "transformer" and not any(name.endswith(".safetensors") for name in files)
+    wanted = [name for name in _needed(part, f"{part}/") if not _there(name, files)]
+    nowhere = part == "transformer" and not any(name.endswith(WEIGHTS) for name in files)
     pickles = sorted(name for name in files if name.endswith(PICKLES) and (nowhere or name.startswith(f"{part}/")))
-    if pickles:
+    if pickles and any(name.endswith(WEIGHTS) for name in wanted):
         return f"only pickles ({', '.join(pickles[:2])}), which can run code and are not read"
-    wanted = [name for name in _needed(part, f"{part}/") if name not in files and name + INDEX not in files]
-    return f"no {wanted[0]}" if begun and wanted else None
+    return f"no {wanted[0]}" if wanted and _begun(f"{part}/", files) else None
 
 
 def settings_of(part: str, prefix: str, files: Sizes) -> list[str]:
@@ -68,23 +63,6 @@ def weights_of(part: str, prefix: str, files: Sizes, folder: Path, source: str) 
     return names
 
 
-def check(folders: Mapping[str, Path], sources: Mapping[str, str]) -> None:
-    """Raises ModelError where the parts are not of a model we run, or do not fit each other; ConfigError."""
-    configs = {part: read_json(folders[part] / "config.json") for part in CLASSES}
-    for part, allowed in CLASSES.items():
-        named = configs[part].get("_class_name") or (configs[part].get("architectures") or [None])[0]
-        if named is not None and named not in allowed:
-            raise ModelError(f"{sources[part]} has another architecture: its {part} is {named}, not {allowed[0]}")
-    transformer, vae, text = (configs[part] for part in CLASSES)
-    for field in ("image_dim", "added_kv_proj_dim"):
-        if transformer.get(field) is not None:
-            raise ModelError(f"{sources['transformer']} has another architecture: a transformer that takes images")
-    ours = from_mapping(TransformerConfig, transformer, f"{sources['transformer']}: transformer/config.json")
-    latents = from_mapping(VaeConfig, vae, f"{sources['vae']}: vae/config.json").z_dim
-    _fit("channels", ours.in_channels, sources["transformer"], latents, sources["vae"])
-    _fit("text channels", ours.text_dim, sources["transformer"], text.get("d_model"), sources["text_encoder"])
-
-
 def local_files(folder: Path) -> dict[str, int]:
     """The files of a folder, as far as they may belong to a part. Raises ModelError."""
     try:
@@ -100,11 +78,6 @@ def read_rollout(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _fit(what: str, ours: int, whose: str, theirs: object, other: str) -> None:
-    if theirs != ours:
-        raise ModelError(f"the parts do not fit each other: {ours} {what} in {whose}, {theirs} in {other}")
-
-
 def _weights(part: str) -> str:
     return PurePosixPath(FILES[part]).name
 
@@ -114,7 +87,12 @@ def _needed(part: str, prefix: str) -> Sequence[str]:
 
 
 def _whole(part: str, prefix: str, files: Sizes) -> bool:
-    return all(name in files or name + INDEX in files for name in _needed(part, prefix))
+    return all(_there(name, files) for name in _needed(part, prefix))
+
+
+def _there(name: str, files: Sizes) -> bool:
+    """Whether a file is there; weights may be so in shards, with an index."""
+    return name in files or (name.endswith(WEIGHTS) and name + INDEX in files)
 
 
 def _begun(prefix: str, files: Sizes) -> bool:

@@ -1,7 +1,7 @@
 """MODEL_ID or --model -> a folder that has every part, fetched and put together where needed.
 
-The settings of all parts are fetched and checked before any weights are. What is put together from several places is a
-folder of links in the cache, with sources.json that says where each part comes from.
+The settings of all parts are fetched and checked before any weights are fetched. What is put together from several
+places is a folder of links in the cache, with sources.json that says where each part comes from.
 """
 
 from __future__ import annotations
@@ -10,33 +10,29 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from compile_cache.deadline import Limits
+from compile_cache.deadline import Limits, megabytes
 from compile_cache.errors import shown
 from compile_cache.place import default_root
 
+from .checks import check, check_made
+from .config import ModelConfig, read_json
 from .hub_model import LIMITS, HubModel, check_room, open_model
-from .layout import PARTS, ROLLOUT, check, find, lacking, local_files, read_rollout, settings_of, weights_of
+from .layout import PARTS, ROLLOUT, find, lacking, local_files, read_rollout, settings_of, weights_of
+from .licences import Licence, all_of, licence_of
 from .model_id import ModelError, Source, of_preset, parse
-from .presets import BASE, CARD, default_rollout
+from .presets import BASE, default_rollout
 from .progress import Progress, quiet
 
 VARIABLE = "MODEL_ID"
 RECORD = "sources.json"
-
-
-@dataclass(frozen=True)
-class Licence:
-    """What is known of the licence of one source; non_commercial None: its card says."""
-
-    source: str
-    text: str
-    non_commercial: bool | None = None
+MAX_SETTINGS = 64 * 2**20  # bytes; the largest known, UMT5's tokenizer.json, has 17 MB
 
 
 @dataclass(frozen=True)
@@ -55,37 +51,45 @@ def locate(
     cache: Path | None = None,
     endpoint: str | None = None,
     limits: Limits = LIMITS,
+    weights: bool = True,
     progress: Progress = quiet,
 ) -> Located:
     """The model that `text` names; see model_id.py for what it may say.
 
     base: where parts come from that no named source has. cache: for folders that are put together. endpoint: the
-    Hub's address. progress(bytes here, bytes expected), of everything that is downloaded. Raises ModelError,
-    ConfigError or WeightsError, each with one sentence on what is wrong.
+    Hub's address. weights: False for a folder that need have the settings only. progress(bytes here, bytes expected),
+    of everything that is downloaded. Raises ModelError, ConfigError or WeightsError, each with one sentence on what is
+    wrong.
     """
     sources = parse(str(text))
     if len(sources) == 1 and sources[0].folder is not None and _complete(sources[0].folder):
-        return Located(sources[0].folder)
+        return _as_it_is(sources[0].folder)
     opened = [_Opened.of(source, endpoint, limits) for source in sources]
-    chosen = _choose(opened)
-    if set(chosen) != set(PARTS):
-        opened.append(_Opened.of(base or of_preset(BASE), endpoint, limits))
+    with _unlisted(opened):
         chosen = _choose(opened)
-    absent = [part for part in PARTS if part not in chosen]
-    if absent:
-        raise ModelError(f"{opened[-1].source} has no {' and no '.join(absent)} in diffusers layout")
+        if set(chosen) != set(PARTS):
+            opened.append(_Opened.of(base or of_preset(BASE), endpoint, limits))
+            chosen = _choose(opened)
+        absent = [part for part in PARTS if part not in chosen]
+        if absent:
+            raise ModelError(f"{opened[-1].source} has no {' and no '.join(absent)} in diffusers layout")
 
     for part, place in chosen.items():
-        place.fetch(settings_of(part, place.found[part], place.files))
-    rollout = chosen["transformer"]
-    if ROLLOUT in rollout.files:
-        rollout.fetch([ROLLOUT])
+        place.fetch_settings(settings_of(part, place.found[part], place.files))
+    first = chosen["transformer"]
+    if ROLLOUT in first.files:
+        first.fetch_settings([ROLLOUT])
     folders = {part: place.folder / place.found[part] for part, place in chosen.items()}
     named = {part: str(place) for part, place in chosen.items()}
-    check(folders, named)
-    _fetch_weights(chosen, progress)
-    licences = tuple(_licence(place) for place in dict.fromkeys(chosen.values()) if place.model is not None)
-    values = read_rollout(rollout.folder / ROLLOUT) or _rollout(rollout.source, licences)
+    values = read_rollout(first.folder / ROLLOUT) or _rollout(first.source)
+    config = check(folders, named, values)
+    told = {first.source.repo: config.rollout.licence if ROLLOUT in first.files else ""}
+    repos = dict.fromkeys(place.source.repo for place in chosen.values() if place.model is not None)
+    licences = tuple(licence_of(repo, told.get(repo, "")) for repo in repos)
+    values = values | {"licence": all_of(licences, first.source.repo, config.rollout.licence)}
+    with _unlisted(opened):
+        if weights:
+            _fetch_weights(chosen, config, folders["tokenizer"], progress)
     record = {"model": str(text), "sources": named, "licences": [vars(licence) for licence in licences]}
     root = (cache or default_root()[0]) / "models"
     return Located(_compose(root, folders, values, record), named, licences)
@@ -118,6 +122,14 @@ class _Opened:
     def __str__(self) -> str:
         return str(self.model or self.source)
 
+    def fetch_settings(self, names: list[str]) -> None:
+        """Raises ModelError, before anything is fetched, where one is too large to be one."""
+        for name in names:
+            if self.files[name] > MAX_SETTINGS:
+                size, allowed = megabytes(self.files[name]), megabytes(MAX_SETTINGS)
+                raise ModelError(f"{self}: {name} has {size}; a file of settings may have {allowed}")
+        self.fetch(names)
+
     def fetch(self, names: list[str], progress: Progress = quiet) -> None:
         if self.model is not None:
             self.model.download(names, progress)
@@ -126,6 +138,25 @@ class _Opened:
 def _complete(folder: Path) -> bool:
     """Whether a folder is to be taken as it is: it has settings of its own and something of every part."""
     return (folder / ROLLOUT).is_file() and all((folder / part).is_dir() for part in PARTS)
+
+
+@contextmanager
+def _unlisted(opened: list[_Opened]) -> Iterator[None]:
+    """Where the Hub is away, what seems to be missing in a repository may only be missing here."""
+    try:
+        yield
+    except ModelError as error:
+        unlisted = [place.source.repo for place in opened if place.model is not None and not place.model.listed]
+        if not unlisted:
+            raise
+        why = f"the Hub is not asked or cannot be reached, and of {', '.join(unlisted)} only what is in this machine's"
+        raise ModelError(f"{error}; {why} cache is known") from None
+
+
+def _as_it_is(folder: Path) -> Located:
+    """A folder that is complete. Raises ConfigError or ModelError where its settings are none that we can run."""
+    check({part: folder / part for part in PARTS}, dict.fromkeys(PARTS, str(folder)), read_json(folder / ROLLOUT))
+    return Located(folder)
 
 
 def _choose(opened: list[_Opened]) -> dict[str, _Opened]:
@@ -149,35 +180,27 @@ def _choose(opened: list[_Opened]) -> dict[str, _Opened]:
     return chosen
 
 
-def _fetch_weights(chosen: Mapping[str, _Opened], progress: Progress) -> None:
+def _fetch_weights(chosen: Mapping[str, _Opened], config: ModelConfig, tokenizer: Path, progress: Progress) -> None:
+    """Where some are not here yet, everything else is made before."""
     wanted: dict[_Opened, list[str]] = {}
     for part, place in chosen.items():
         wanted.setdefault(place, []).extend(weights_of(part, place.found[part], place.files, place.folder, str(place)))
     remote = {place: names for place, names in wanted.items() if place.model is not None}
     sizes = {place: place.model.to_fetch(names) for place, names in remote.items()}
     total, before = sum(sizes.values()), 0
+    if total:
+        check_made(config, tokenizer)
     check_room(total)
     for place, names in remote.items():
         place.fetch(names, lambda done, _, before=before: progress(before + done, total))
         before += sizes[place]
 
 
-def _licence(place: _Opened) -> Licence:
-    preset = place.source.preset
-    if preset is None:
-        return Licence(place.source.repo, f"not known; {CARD}")
-    return Licence(place.source.repo, preset.licence, preset.non_commercial)
-
-
-def _rollout(source: Source, licences: tuple[Licence, ...]) -> dict[str, Any]:
+def _rollout(source: Source) -> dict[str, Any]:
     """The sampling of a model that says nothing of it: its preset's, or Self-Forcing's."""
     if source.preset is not None:
-        values = source.preset.onegraph()
-    else:
-        values = default_rollout() | {"title": source.repo or Path(str(source)).name, "licence": f"not known; {CARD}"}
-    own = values["licence"] if source.repo else ""
-    others = [f"{licence.source}: {licence.text}" for licence in licences if licence.source != source.repo]
-    return values | {"licence": shown("; ".join([*([own] if own else []), *others]), 400)}
+        return source.preset.onegraph()
+    return default_rollout() | {"title": shown(source.repo or Path(str(source)).name, 200), "licence": ""}
 
 
 def _convert(source: Source, checkpoints: tuple[str, ...]) -> str:

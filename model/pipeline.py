@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .config import ModelConfig, read_config
+from compile_cache.errors import shown
+
+from .config import ConfigError, ModelConfig, read_config
 from .generator import LIMITS, MAX_STEPS, NEVER, OFF, REPORT, STOP_REASONS, UNIT
 from .runner import Runner
 from .schedule import step_tables
@@ -134,6 +136,11 @@ class Pipeline:
         _in_range("number of steps", request.steps, 1, MAX_STEPS)
         check_size(self.config, request.height, request.width)
         _check_limits(request.limits)
+        try:
+            self._tokenizer.encode(prompt)
+        except ConfigError as error:
+            said = shown(str(error))
+            raise RequestError(f"The model's tokenizer cannot be used for this prompt: {said}.") from None
         return replace(request, prompt=prompt)
 
     @torch.no_grad()

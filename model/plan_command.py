@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from .presets import WAN_1_3B
+from .config import ModelConfig, RolloutConfig, from_mapping, read_config
+from .presets import PRESETS, WAN_1_3B, by_name
 
-PRESETS = {"wan-1.3b": WAN_1_3B}
+PLAIN = "wan-1.3b"  # with Self-Forcing's sampling
 
 
 def add_parser(subparsers: argparse._SubParsersAction, embedded: Path) -> None:
     """Add `plan`; a parsed namespace has `run`, to be called with it, which returns the exit status."""
     parser = subparsers.add_parser("plan", help="what a model needs in memory; reads its configuration only")
     model = parser.add_mutually_exclusive_group()
-    model.add_argument("--model", type=Path, default=embedded, metavar="DIR", help="model folder, diffusers layout")
-    model.add_argument("--preset", choices=PRESETS, help="a published model's configuration")
+    model.add_argument("--model", default=embedded, metavar="MODEL",
+                       help="a folder, a Hub id or a preset, as of generate; only settings are fetched")  # fmt: skip
+    model.add_argument("--preset", choices=[PLAIN, *(preset.name for preset in PRESETS)],
+                       help="a published model's configuration, as it is known here; nothing is fetched")  # fmt: skip
     parser.add_argument("--size", metavar="HxW", help="height x width in pixels (default: all that the model offers)")
     parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N", help="room for blocks in one call")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
@@ -25,14 +29,27 @@ def add_parser(subparsers: argparse._SubParsersAction, embedded: Path) -> None:
     parser.set_defaults(run=_run)
 
 
+def configured(model: Path | str, preset: str | None) -> ModelConfig:
+    """Of a preset, else of what --model may say. Raises ConfigError or ModelError."""
+    if preset is not None:
+        plain, known = read_config(WAN_1_3B), by_name(preset)
+        rollout = plain.rollout if known is None else from_mapping(RolloutConfig, known.onegraph(), preset)
+        return replace(plain, rollout=rollout)
+    folder = Path(model)
+    if not (folder / "onegraph.json").is_file():  # else it need not have all parts
+        from .locate import locate
+
+        folder = locate(model, weights=False).folder
+    return read_config(folder)
+
+
 def _run(args: argparse.Namespace) -> int:
-    from .config import read_config
     from .device import DTYPES
     from .forms import read_size, size_text, whole_number
     from .pipeline import MAX_BLOCKS, check_size
     from .plan import plan
 
-    config = read_config(PRESETS.get(args.preset, args.model))
+    config = configured(args.model, args.preset)
     sizes = [read_size(args.size)] if args.size else config.rollout.sizes
     room = whole_number("number of blocks per call", args.blocks_per_call, 1, MAX_BLOCKS)
     for size in sizes:

@@ -15,24 +15,30 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from compile_cache.errors import shown
+
 from .config import ConfigError, read_json
 from .progress import Progress, quiet
 
 INDEX = ".index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PIECE = 8 * 2**20  # bytes that are read before they are converted
+LONGEST_NAME = 200  # characters
+MOST_DETAILS = 2000
 NAMED = 4  # how many offending names a message lists
 
 
 class WeightsError(ConfigError):
     """A weights file is missing, damaged, or does not fit the configuration beside it.
 
-    The text names a few tensors; `details` all of them, one a line.
+    The text names a few tensors; `details` all of them, one a line, up to MOST_DETAILS. Names come out of files of
+    others: each is made one printable line here.
     """
 
     def __init__(self, text: str, details: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.details = details
+        super().__init__(shown(text))
+        more = (f"and {len(details) - MOST_DETAILS} more",) if len(details) > MOST_DETAILS else ()
+        self.details = (*(shown(line, LONGEST_NAME) for line in details[:MOST_DETAILS]), *more)
 
 
 def read_shards(path: Path, dtype: torch.dtype, progress: Progress = quiet) -> dict[str, Tensor]:
@@ -79,14 +85,17 @@ def index_shards(index: Path) -> dict[str, set[str]]:
     shards: dict[str, set[str]] = {}
     for tensor, file in where.items():
         if Path(file).name != file or not file.endswith(".safetensors"):
-            raise WeightsError(f"{index} says that {tensor} is in {file!r}, which is no safetensors file beside it")
+            named, other = shown(tensor, LONGEST_NAME), shown(file, LONGEST_NAME)
+            raise WeightsError(f"{index} says that {named} is in {other!r}, which is no safetensors file beside it")
         shards.setdefault(file, set()).add(tensor)
     return shards
 
 
 def listed(names: list[str]) -> str:
     """A few of the names, and how many more there are."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return ", ".join(shown(name, LONGEST_NAME) for name in names[:NAMED]) + (
+        f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    )
 
 
 def _compare(path: Path, expected: set[str] | None, tensors: Mapping[str, Tensor]) -> None:
@@ -107,8 +116,11 @@ def _read_file(path: Path, dtype: torch.dtype, piece: Tensor, told: Callable[[in
             header, start = _header(raw)
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 stored = DTYPES.get(header[name]["dtype"])
-                if stored in (None, dtype):
-                    tensors[name] = file.get_tensor(name).to(dtype)
+                if stored is None:
+                    kind, read = header[name]["dtype"], ", ".join(DTYPES)
+                    raise WeightsError(f"{path}: {shown(name, LONGEST_NAME)} is stored as {kind}; {read} are read")
+                if stored == dtype:
+                    tensors[name] = file.get_tensor(name)
                 else:
                     raw.seek(start + header[name]["data_offsets"][0])
                     tensors[name] = _converted(raw, piece.view(stored), header[name]["shape"], dtype)

@@ -54,7 +54,8 @@ class PromptTokenizer:
 
     Read by the `tokenizers` library itself, which transformers builds on: importing transformers takes seconds, and
     a process that runs the compiled graph needs nothing else of it. Raises ConfigError where the file is unusable, or
-    knows more tokens than the text encoder's `vocabulary`: an id out of range would end a compiled process.
+    knows more tokens than the text encoder's `vocabulary`. The ids in a file may be any numbers, so `encode` looks at
+    each: one out of range would end a compiled process.
     """
 
     def __init__(self, folder: Path, length: int, vocabulary: int) -> None:
@@ -69,12 +70,26 @@ class PromptTokenizer:
         if known > vocabulary:
             raise ConfigError(f"{path} has {known} tokens, but the text encoder's vocabulary is {vocabulary}")
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(length)
-        self.length = length
+        self._path, self.length, self._vocabulary = path, length, vocabulary
+        try:
+            self._tokenizer.enable_truncation(length)
+        except Exception as error:
+            raise ConfigError(f"{path} cannot cut a prompt to {length} tokens: {error}") from None
+        self.encode("a")  # so that what it adds to every prompt is known to be sound
 
     def encode(self, prompt: str) -> tuple[Tensor, Tensor]:
-        """A cleaned prompt -> token ids and mask, int64 [1, length]."""
-        ids = self._tokenizer.encode(prompt).ids
+        """A cleaned prompt -> token ids and mask, int64 [1, length]. Raises ConfigError where the file gives ids that
+        the text encoder has not, or cannot be used at all."""
+        try:
+            ids = self._tokenizer.encode(prompt).ids
+        except Exception as error:
+            raise ConfigError(f"{self._path} cannot be used as a tokenizer: {error}") from None
+        highest = max(ids, default=0)
+        if highest >= self._vocabulary:
+            known = f"the text encoder's vocabulary is {self._vocabulary}"
+            raise ConfigError(f"{self._path} gives a word the id {highest}, but {known}")
+        if len(ids) > self.length:
+            raise ConfigError(f"{self._path} does not cut prompts to {self.length} tokens")
         padding = self.length - len(ids)
         mask = [1] * len(ids) + [0] * padding
         return torch.tensor([ids + [PAD_ID] * padding]), torch.tensor([mask])

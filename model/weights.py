@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from compile_cache.errors import shown
 
 from .config import ConfigError, ModelConfig
 from .progress import Progress, quiet
@@ -22,7 +25,12 @@ FILES = {
     "vae": "vae/diffusion_pytorch_model.safetensors",
     "text_encoder": "text_encoder/model.safetensors",
 }
-TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, under the second name
+# What UMT5's encoder is made from. Whatever else a config.json holds (how its authors quantised it, which attention
+# they called) is about other code than ours.
+ENCODER_FIELDS = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "relative_attention_num_buckets",
+                  "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon", "feed_forward_proj",
+                  "dense_act_fn", "is_gated_act")  # fmt: skip
+TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # UMT5 stores its embedding once, mostly as the second
 
 
 def read_tensors(folder: Path, part: str, dtype: torch.dtype, progress: Progress = quiet) -> dict[str, Tensor]:
@@ -46,20 +54,30 @@ def load_vae(config: ModelConfig, tensors: Mapping[str, Tensor]) -> WanVae:
 
 
 def load_text_encoder(config: ModelConfig, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """transformers' UMT5 encoder (its import takes seconds, so only where it is needed)."""
+    return _fill(empty_text_encoder(config.text_encoder), untied(tensors), "text_encoder")
+
+
+def empty_text_encoder(values: Mapping[str, Any]) -> nn.Module:
+    """transformers' UMT5 encoder for the values of a config.json, on meta. Raises ConfigError.
+
+    Its import takes seconds, so only where it is needed.
+    """
     from transformers import UMT5Config, UMT5EncoderModel
 
+    known = {name: values[name] for name in ENCODER_FIELDS if name in values}
     try:
         with torch.device("meta"):
-            encoder = UMT5EncoderModel(UMT5Config(**config.text_encoder))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"text_encoder/config.json is no configuration of UMT5: {error}") from None
-    return _fill(encoder, untied(tensors), "text_encoder")
+            return UMT5EncoderModel(UMT5Config(**known, is_encoder_decoder=False, use_cache=False))
+    except Exception as error:  # the library checks some values with errors of its own, and trips over others
+        line = shown(" ".join(str(error).split()), 300)
+        said = f"text_encoder/config.json is no configuration of UMT5: {type(error).__name__}: {line}"
+        raise ConfigError(said) from None
 
 
 def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Text encoder tensors with tied names filled in."""
-    aliases = {name: tensors[source] for name, source in TIED.items() if source in tensors and name not in tensors}
+    both = TIED | {source: name for name, source in TIED.items()}
+    aliases = {name: tensors[other] for name, other in both.items() if other in tensors and name not in tensors}
     return {**tensors, **aliases}
 
 

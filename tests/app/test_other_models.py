@@ -48,6 +48,36 @@ import app
 print(json.dumps([status, app.problem, app.embedded, app.model_facts()["Model"]]))
 """
 
+# What a model raises while it is read, by an expression, and what is said of it.
+RAISED = {
+    "torch.OutOfMemoryError('CUDA out of memory. Tried to get 20 GiB')": "it does not fit in the memory of the GPU",
+    "MemoryError()": "it does not fit in the memory of this machine",
+    "RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')": "it does not fit in the memory of this machine",
+    "OSError(5, 'Input/output error')": "[Errno 5] Input/output error",
+    "ConfigError('one line\\nand another')": "one line and another",
+    "KeyError('a')": "KeyError",
+    "type('Strange', (Exception,), {})('secret /home/me')": "Strange",
+}
+RAISES = """
+import json, sys, torch, app
+from model import locate
+from model.__main__ import main
+from model.config import ConfigError
+def reads(folder, **settings):
+    if folder == app.EMBEDDED:
+        return app.serving
+    raise error
+def finds(text, **settings):
+    raise error
+app.Serving, app.locate = reads, lambda text, **settings: app.Located(text)
+locate.locate = finds
+for expression in json.loads(sys.argv[1]):
+    error = eval(expression)
+    serving, _, problem = app.opened("theirs")
+    status = main(["explain", "--model", "theirs"])
+    print(json.dumps([serving is app.serving, problem, status]))
+"""
+
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
@@ -81,6 +111,17 @@ def test_what_cannot_be_used_is_told_in_one_sentence(hub: FakeHub, tmp_path: Pat
     assert model != wanted
 
 
+def test_whatever_a_model_raises_the_embedded_one_serves(tmp_path: Path) -> None:
+    variables = {**os.environ, "MODEL_ID": "", "ONEGRAPH_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", RAISES, json.dumps(list(RAISED))]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert said == [[True, f"The model theirs cannot be used: {words}.", 1] for words in RAISED.values()]
+    logged = done.stderr.count("Traceback (most recent call last)")
+    assert logged == sum(words in ("KeyError", "Strange") for words in RAISED.values())  # the kinds nobody foresaw
+
+
 def test_the_page_says_why_and_the_embedded_model_serves(hub: FakeHub, tmp_path: Path, browser: Browser) -> None:
     gated(hub)
     app = start_app(tmp_path / "app", MODEL_ID=WHOLE, PATH=str(tmp_path), CXX="", **asks(hub, tmp_path))
@@ -105,7 +146,7 @@ def test_another_model_serves_with_its_licence(hub: FakeHub, tmp_path: Path, bro
         expect(page.locator("#knows")).to_have_count(0)
         said = panel(page)
         assert said["Model"] == "random weights"
-        assert said["Licence"] == "Apache-2.0"
+        assert said["Licence"] == "not known; check the card; its onegraph.json says “Apache-2.0”"
         assert f"transformer: {WHOLE}@" in said["Weights"]
         page.context.close()
         _, seed, report = app.client().predict("a red ball", 7, 1, "64x64", api_name="/generate")

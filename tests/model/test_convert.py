@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import zipfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from compile_cache.errors import CompileCacheError
 from model.__main__ import main
 from model.config import ConfigError, read_config
 from model.convert import convert
+from model.presets import by_name
 from model.wan_names import original_names, vae_modules
 from tests.fixtures.checkpoints import LORA_RANK, lora_tensors, save, wan_tensors
 from tests.fixtures.folders import make_folder
@@ -60,6 +63,28 @@ def test_the_section_asked_for_is_written(small: Path, tmp_path: Path, which, se
     assert (made.part, made.tensors) == ("transformer", len(expected))
     ours, theirs = (read_config(small).transformer, json.loads((made.folder / "config.json").read_text()))
     assert theirs["num_layers"] == ours.num_layers
+
+
+def test_an_empty_moving_average_is_none(small: Path, tmp_path: Path) -> None:
+    path = save(tmp_path / "in.pt", generator_ema={}, generator=wan_tensors(small))
+    assert convert(path, tmp_path / "out", model=small).section == "generator"
+    with pytest.raises(CompileCacheError, match="has none of generator_ema"):
+        convert(path, tmp_path / "other", which="ema", model=small)
+
+
+def test_sampling_that_is_there_stays(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where the weights are in place, it is too: whatever ends the command, no folder has only half."""
+    path, file = save(tmp_path / "in.pt", generator=wan_tensors(small)), tmp_path / "out" / "onegraph.json"
+    rename, there = os.rename, []
+    monkeypatch.setattr(os, "rename", lambda *places: (there.append(file.is_file()), rename(*places)))
+    made = convert(path, tmp_path / "out", model=small, preset=by_name("longlive"))
+    assert there == [True]
+    assert json.loads(file.read_text()) == by_name("longlive").onegraph()
+    assert sorted(f.name for f in made.folder.iterdir()) == ["config.json", "diffusion_pytorch_model.safetensors"]
+    file.write_text("{}")
+    shutil.rmtree(made.folder)
+    convert(path, tmp_path / "out", model=small, preset=by_name("longlive"))
+    assert file.read_text() == "{}"
 
 
 def test_bfloat16_shards_and_wrapped_names(small: Path, tmp_path: Path) -> None:
@@ -137,6 +162,13 @@ def truncated(path: Path, tensors: dict[str, Tensor]) -> None:
     path.write_bytes(path.read_bytes()[:-5000])
 
 
+def malformed(path: Path, code: bytes) -> None:
+    """An archive as torch.save's whose pickle is none."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (("data.pkl", code), ("version", b"3\n"), ("byteorder", b"little")):
+            archive.writestr(f"archive/{name}", data)
+
+
 def resized(t: dict[str, Tensor], name: str) -> None:
     t[name] = t[name][:-1]
 
@@ -152,6 +184,10 @@ def resized(t: dict[str, Tensor], name: str) -> None:
         (lambda path, t: path.write_bytes(b"<html>"), "of another format"),
         (lambda path, t: None, "is missing"),
         (truncated, "not downloaded whole"),
+        *[
+            (lambda path, t, code=code: malformed(path, code), "is damaged or no checkpoint|could run code|must hold")
+            for code in (b"", b".", b"garbage", b"\x80\x02(t.", b"\x80\x02h\x05.", b"\x80\x02}K\x01a.", b"\x80\x02Q.")
+        ],
         (broken(lambda t: t.pop("blocks.0.norm3.weight")), "missing: blocks.0.norm3.weight"),
         (broken(lambda t: t.update({"blocks.0.cross_attn.k_img.weight": torch.zeros(1)})), "unexpected: .*k_img"),
         (broken(lambda t: resized(t, "blocks.1.ffn.0.bias")), r"blocks.1.ffn.0.bias is \[63\], not \[64\]"),

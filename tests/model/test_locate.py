@@ -6,11 +6,13 @@ import json
 import shutil
 from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import _tree_cache, constants
 from safetensors.torch import load_file
 
 from compile_cache.deadline import Limits
@@ -18,13 +20,15 @@ from compile_cache.errors import CompileCacheError
 from model import convert
 from model.binary import open_runner
 from model.config import ConfigError, read_config
+from model.licences import all_of, licence_of
 from model.locate import Located, locate
 from model.model_id import Source
+from model.plan_command import configured
 from model.presets import PRESETS, by_name
 from model.weights import FILES, read_tensors
 from tests.fixtures.checkpoints import lora_tensors, save, wan_tensors
 from tests.fixtures.fake_hub import FakeHub
-from tests.fixtures.folders import make_folder
+from tests.fixtures.folders import ROLLOUT, make_folder
 from tests.fixtures.shards import split
 
 WHOLE, SHARDED, ALONE, BARE, REST, BASE = (f"small/{n}" for n in ("whole", "sharded", "alone", "bare", "rest", "base"))
@@ -141,6 +145,37 @@ def test_offline_what_is_in_the_cache_serves(hub: FakeHub, tmp_path: Path, monke
     assert hub.log == []
 
 
+@pytest.mark.parametrize("away", ["offline", "unreachable"])
+def test_without_the_hub_what_another_program_downloaded_serves(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """It may keep no list of the repository's files, which this client then has to do without."""
+    first = find(hub, tmp_path, WHOLE)
+    for trees in (tmp_path / "hf").rglob("trees"):
+        shutil.rmtree(trees)
+    monkeypatch.setattr(_tree_cache, "_IN_MEMORY_TREE_CACHE", {})
+    if away == "offline":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    else:
+        hub = SimpleNamespace(url="http://127.0.0.1:9")
+    assert find(hub, tmp_path, WHOLE) == first
+    (first.folder / FILES["vae"]).unlink()
+    words = f"no {FILES['vae']}; the Hub is not asked or cannot be reached, and of small/whole only what is in this"
+    with pytest.raises(CompileCacheError, match=words):
+        find(hub, tmp_path, WHOLE)
+
+
+@pytest.mark.parametrize("text", [SHARDED, ALONE])
+def test_a_plan_needs_the_settings_only(
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("model.locate.locate", lambda name, **settings: find(hub, tmp_path, name, **settings))
+    config = configured(text, None)
+    assert (config.transformer, config.vae) == (read_config(folder).transformer, read_config(folder).vae)
+    assert hub.count("GET /blob/") == 0
+    assert same_weights(find(hub, tmp_path, text).folder, folder)  # which can come later
+
+
 def test_a_pinned_commit_stays_when_the_repository_moves_on(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
     first = find(hub, tmp_path, WHOLE)
     other = make_folder(tmp_path / "other", seed=1)
@@ -167,7 +202,31 @@ def test_sampling_and_licence_are_the_presets(hub: FakeHub, folder: Path, tmp_pa
     assert REST in rollout.licence
     assert read_config(find(hub, tmp_path, BARE).folder).rollout.licence.startswith("not known; check the card")
     whole = read_config(find(hub, tmp_path, WHOLE).folder).rollout  # its own onegraph.json
-    assert whole == read_config(folder).rollout
+    own = "not known; check the card; its onegraph.json says “Apache-2.0”"
+    assert whole == replace(read_config(folder).rollout, licence=own)
+
+
+def test_what_a_file_says_of_its_licence_does_not_replace_what_we_know(
+    hub: FakeHub, folder: Path, tmp_path: Path
+) -> None:
+    def said(text: str) -> str:
+        return read_config(find(hub, tmp_path, text).folder).rollout.licence
+
+    free = json.dumps(ROLLOUT | {"licence": "free for all " * 30}).encode()
+    hub.repos.put(SELF_FORCING, {"onegraph.json": free})
+    ours, quoted = by_name("self-forcing").licence, "its onegraph.json says “free for all"
+    rest = f"; {REST}: not known; check the card"
+    assert said(SELF_FORCING).startswith(f"{ours}; {quoted}")
+    assert said(SELF_FORCING).endswith(rest)
+    many = [licence_of(f"{index}/{'x' * 90}") for index in range(3)] + [licence_of(SELF_FORCING, "free " * 90)]
+    assert "non-commercial" in all_of(many, many[0].source, "")
+    own = tmp_path / "own"
+    shutil.copytree(folder / "transformer", own / "transformer")
+    (own / "onegraph.json").write_text(json.dumps(ROLLOUT | {"licence": "MIT"}))
+    assert said(str(own)) == f"MIT{rest}"
+    hub.repos.put(SELF_FORCING, {"onegraph.json": json.dumps(ROLLOUT | {"licence": "free " * 101}).encode()})
+    with pytest.raises(ConfigError, match="'licence' must be one printable line of at most 500"):
+        said(SELF_FORCING)
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -213,6 +272,43 @@ def pickled(hub: FakeHub) -> None:
 
 SECOND = "transformer/diffusion_pytorch_model-00002-of-00003.safetensors"
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
+ODD = [
+    (3, "its text_encoder is 3, not UMT5EncoderModel"),
+    ({"a": 1}, "its text_encoder is {'a': 1}, not"),
+    ([[], None], r"its text_encoder is \[\], None, not"),
+    ("T5EncoderModel", "its text_encoder is T5EncoderModel, not"),
+]
+WRONG = [  # what no folder may say, wherever it is
+    ("onegraph.json", {"steps": 9}, "onegraph.json: field 'steps' must be from 1 to 8, not 9"),
+    ("onegraph.json", {"steps": 0}, "'steps' must be"),
+    ("onegraph.json", {"sizes": [[64, 72]]}, "onegraph.json: The size 64x72 cannot be drawn"),
+    ("onegraph.json", {"sizes": [[64, 64], [4096, 64]]}, "The size 4096x64 cannot be drawn"),
+    ("onegraph.json", {"sizes": [[64]]}, "each of 'sizes' must be a height and a width"),
+    ("onegraph.json", {"sizes": []}, "'sizes' must be"),
+    ("onegraph.json", {"block_frames": 0}, "'block_frames' must be from 1"),
+    ("onegraph.json", {"window_blocks": 0}, "'window_blocks' must be from 1"),
+    ("onegraph.json", {"sink_blocks": -1}, "'sink_blocks' must be from 0"),
+    ("onegraph.json", {"text_length": 0}, "'text_length' must be from 1"),
+    ("onegraph.json", {"context_noise": float("nan")}, "'context_noise' must be from 0"),
+    ("onegraph.json", {"shift": float("inf")}, "'shift' must be a number above 0"),
+    ("onegraph.json", {"title": "two\nlines"}, "'title' must be one printable line"),
+    ("transformer/config.json", {"num_layers": 10**9}, "'num_layers' must be from 1 to 1000"),
+    ("vae/config.json", {"latents_mean": [0.0]}, "'latents_mean' and 'latents_std' must have 16 numbers each"),
+    ("text_encoder/config.json", {"d_kv": 0}, "text_encoder/config.json: field 'd_kv' must be from 1"),
+]
+MADE = [  # what only making the parts shows
+    (
+        "text_encoder/config.json",
+        {"feed_forward_proj": "gated-nothing"},
+        "text_encoder/config.json is no configuration",
+    ),
+    ("text_encoder/config.json", {"vocab_size": 8}, "tokens, but the text encoder's vocabulary is 8"),
+    (
+        "transformer/config.json",
+        {"num_attention_heads": 2**24, "attention_head_dim": 4096},
+        "can be made: RuntimeError",
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +336,15 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
         (WHOLE, lambda hub: retyped(hub, WHOLE, "vae/config.json", z_dim=48), "do not fit each other: 16 channels in"),
         (WHOLE, lambda hub: retyped(hub, WHOLE, "transformer/config.json", text_dim=64), "64 text channels in"),
         (WHOLE, lambda hub: retyped(hub, WHOLE, "transformer/config.json", num_layers="two"), "'num_layers' must be"),
+        (WHOLE, lambda hub: hub.repos.put(WHOLE, {"vae/config.json": None, "vae/config.json.index.json": b"{}"}),
+         "of its vae it has no vae/config.json"),
+        *[(WHOLE, lambda hub, value=value: retyped(hub, WHOLE, "text_encoder/config.json", architectures=value), words)
+          for value, words in ODD],
+        *[(WHOLE, lambda hub, file=file, fields=fields: retyped(hub, WHOLE, file, **fields), words)
+          for file, fields, words in WRONG + MADE],
+        (WHOLE, lambda hub: hub.repos.put(WHOLE, {"tokenizer/tokenizer.json": b"{}"}), "be read as a tokenizer"),
         (WHOLE, lambda hub: hub.fail("GET /blob/", cut=100), "the download of small/whole broke off"),
-        (WHOLE, lambda hub: hub.fail("GET /blob/", silent=True), "broke off .*nothing arrived for 1.5 s"),
+        (WHOLE, lambda hub: hub.fail("GET /blob/", silent=True), "broke off .*nothing arrived for 1.5 s.*; perhaps"),
         (WHOLE, lambda hub: hub.fail("GET /api/models", silent=True), "no answer within 3 s"),
         (WHOLE, lambda hub: hub.fail("GET /api/models", status=403), "the Hub answered 403 for small/whole"),
     ],
@@ -291,6 +394,22 @@ def test_a_folder_that_lacks_something_is_told(hub: FakeHub, folder: Path, tmp_p
     assert hub.count("GET /blob/") == 0
 
 
+@pytest.mark.parametrize(("file", "fields", "words"), [*WRONG, ("vae/config.json", {"z_dim": 48}, "16 channels in")])
+def test_a_whole_folder_is_looked_at_too(folder: Path, tmp_path: Path, file: str, fields: dict, words: str) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / file).write_text(json.dumps(json.loads((copy / file).read_text()) | fields))
+    with pytest.raises((CompileCacheError, ConfigError), match=words):
+        locate(copy)
+
+
+def test_settings_too_large_are_not_fetched(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.locate.MAX_SETTINGS", 64 * 1024)
+    hub.repos.put(WHOLE, {"vae/config.json": b" " * 65 * 1024})
+    with pytest.raises(CompileCacheError, match=r"vae/config.json has 65.0 KB; a file of settings may have 64.0 KB"):
+        find(hub, tmp_path, WHOLE)
+    assert not [request for request in hub.log if "/vae/config.json" in request.line]
+
+
 def test_the_base_models_own_transformer_is_not_taken(hub: FakeHub, tmp_path: Path) -> None:
     wan = by_name("wan").repo
     hub.repos.create(wan)
@@ -315,5 +434,6 @@ def test_presets_are_sound_and_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert len({preset.name for preset in PRESETS}) == len({preset.repo for preset in PRESETS}) == len(PRESETS)
     for preset in PRESETS:
+        assert configured("", preset.name).rollout.title == preset.title
         assert f"| `{preset.name}` | {preset.repo} | {preset.licence} |" in readme
         assert preset.non_commercial is not False or preset.licence == "Apache-2.0"

@@ -69,6 +69,11 @@ def test_refusals_are_one_clear_line(folder: Path, arguments: list[str], status:
     assert words in done.stderr
 
 
+def test_a_name_in_the_variable_is_stripped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_ID", " /nowhere\t")
+    assert "'/nowhere' is no model" in run("explain").stderr
+
+
 def test_aot_without_a_binary_says_what_was_tried(folder: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("ONEGRAPH_CACHE", str(tmp_path / "empty"))
     done = run("generate", "a red ball", "--model", folder, "--mode", "aot", "--size", "64x64", "--json")

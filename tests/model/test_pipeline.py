@@ -1,5 +1,7 @@
 """What a request may ask for, and what is said where it asks too much."""
 
+from pathlib import Path
+
 import pytest
 
 from model.pipeline import Limits, Pipeline, Request, RequestError
@@ -80,3 +82,13 @@ def test_a_long_prompt_is_cut_to_the_models_length(pipeline: Pipeline) -> None:
     ids, mask = pipeline._tokenizer.encode("a red ball " * 50)
     assert ids.shape == (1, 16)
     assert mask.sum() == 16
+
+
+def test_a_word_that_the_tokenizer_gives_an_id_out_of_range_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model")
+    file = folder / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"ball":10', '"ball":999999').replace('"ball": 10', '"ball": 999999'))
+    pipeline = Pipeline(folder, NoRunner())
+    assert pipeline.check(Request("a red cube", height=64, width=64)).prompt == "a red cube"
+    with pytest.raises(RequestError, match=r"tokenizer cannot be used for this prompt: .* the id 999999"):
+        pipeline.check(Request("a red ball", height=64, width=64))

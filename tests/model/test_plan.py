@@ -111,7 +111,7 @@ def test_the_table_is_for_people(folder: Path, capsys: pytest.CaptureFixture[str
         (["--size", "100x100"], WRONG, "multiples of 16"),
         (["--size", "large"], WRONG, "height x width in pixels"),
         (["--blocks-per-call", "0"], WRONG, "blocks per call must be a whole number from 1"),
-        (["--model", "/nowhere"], FAILED, "is missing; a model folder has the layout"),
+        (["--model", "/nowhere"], FAILED, "'/nowhere' is no model: it must be a folder"),
     ],
 )
 def test_refusals(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, words: str) -> None:

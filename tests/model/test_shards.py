@@ -85,6 +85,9 @@ def cut(file: Path) -> None:
         (lambda index: moved(index, "weights.bin"), ELSEWHERE),
         (lambda index: resave(index, lambda t: t.update(extra=torch.zeros(1))), "its index says: unexpected: extra"),
         (lambda index: resave(index, lambda t: t.popitem()), f"{FIRST} does not hold what its index says: missing: "),
+        (lambda index: resave(index, lambda t: t.update({n: t[n].to(torch.float8_e4m3fn) for n in list(t)[:1]})),
+         r"is stored as F8_E4M3; F64, F32, F16, BF16 are read"),
+        (lambda index: resave(index, lambda t: t.update({n: t[n].long() for n in list(t)[:1]})), "is stored as I64;"),
         (lambda index: reassign(index, lambda where: where.pop("proj_out.bias")), "unexpected: proj_out.bias"),
     ],
 )  # fmt: skip
@@ -103,6 +106,18 @@ def test_every_fault_is_in_the_details(folder: Path) -> None:
         open_runner(folder, "eager")
     assert "and 5 more" in str(caught.value)
     assert sorted(caught.value.details) == [f"missing: {name}" for name in lost]
+
+
+def test_names_out_of_files_are_printable_and_bounded(folder: Path) -> None:
+    file, name = folder / FILES["transformer"], "\x1b[2J\n" + "x" * 5000
+    tensors = load_file(file) | {f"{name}{index}": torch.zeros(1) for index in range(shards.MOST_DETAILS + 1)}
+    save_file(tensors, file)
+    with pytest.raises(WeightsError) as caught:
+        open_runner(folder, "eager")
+    said = [str(caught.value), *caught.value.details]
+    assert all(line.isprintable() and len(line) <= 2000 for line in said)
+    assert len(said) == shards.MOST_DETAILS + 2
+    assert said[-1] == "and 1 more"
 
 
 @pytest.mark.parametrize("dtype", loading.DTYPES)

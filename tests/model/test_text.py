@@ -10,7 +10,7 @@ import pytest
 import torch
 from diffusers import WanPipeline
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
-from tokenizers.models import Unigram
+from tokenizers.models import Unigram, WordLevel
 from torch import nn
 from transformers import AutoTokenizer, UMT5Config, UMT5EncoderModel
 
@@ -142,3 +142,28 @@ def test_a_tokenizer_that_cannot_be_read_or_knows_too_much_is_named(folder: Path
         PromptTokenizer(tmp_path, LENGTH, 128)
     with pytest.raises(ConfigError, match="tokens, but the text encoder's vocabulary is 20"):
         PromptTokenizer(folder, LENGTH, 20)
+
+
+FAR = 999_999
+
+
+def words_tokenizer(folder: Path, words: dict[str, int], added: int | None = None) -> Path:
+    tokenizer = Tokenizer(WordLevel({"<unk>": 0} | words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if added is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", added)])
+    (folder / "tokenizer").mkdir()
+    tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
+    return folder
+
+
+def test_ids_that_the_text_encoder_has_not_are_refused(tmp_path: Path) -> None:
+    """A tokenizer may be small and give any numbers; some come with every prompt, others with a word."""
+    for folder in (tmp_path / "word", tmp_path / "every"):
+        folder.mkdir()
+    tokenizer = PromptTokenizer(words_tokenizer(tmp_path / "word", {"b": FAR, "c": 127}), 8, 128)
+    assert tokenizer.encode("c")[0].tolist() == [[127, *[0] * 7]]
+    with pytest.raises(ConfigError, match=f"gives a word the id {FAR}, but the text encoder's vocabulary is 128"):
+        tokenizer.encode("c b")
+    with pytest.raises(ConfigError, match=f"the id {FAR}, but"):
+        PromptTokenizer(words_tokenizer(tmp_path / "every", {}, FAR), 8, 128)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from compile_cache.specs import constants_of
 from model.binary import open_runner
-from model.config import ConfigError
+from model.config import ConfigError, read_config
+from model.hollow import hollow
 from model.parts import load_parts
 from model.pipeline import Pipeline
-from model.weights import FILES, WeightsError
-from tests.fixtures.folders import make_folder
+from model.weights import FILES, WeightsError, load_text_encoder, read_tensors
+from tests.fixtures.folders import TEXT, make_folder
 
 PROJ = "proj_out.weight"
 
@@ -65,6 +67,44 @@ def test_configurations_that_cannot_be_read_are_named(folder: Path, file: str) -
     (folder / file).write_text("{ not json")
     with pytest.raises(ConfigError, match=file):
         Pipeline(folder, open_runner(folder, "eager"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"d_model": "wide"}, "d_model"),  # transformers raises a kind of its own
+        ({"d_ff": None}, "d_ff"),
+        ({"feed_forward_proj": "gated-nothing"}, "KeyError: 'nothing'"),
+        ({"feed_forward_proj": 3}, "feed_forward_proj"),
+        ({"feed_forward_proj": "a-b-c"}, "not a valid activation function"),
+        ({"d_kv": -8}, "RuntimeError"),
+        ({"num_heads": 10**30}, "UMT5"),
+    ],
+)
+def test_a_text_encoder_that_is_none_is_named(folder: Path, values: dict, words: str) -> None:
+    config = replace(read_config(folder), text_encoder=TEXT | values)
+    for made in (lambda: load_text_encoder(config, {}), lambda: hollow(config, 64, 64)):
+        with pytest.raises(ConfigError, match=r"text_encoder/config.json is no configuration of UMT5") as caught:
+            made()
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_a_text_encoder_says_of_other_code_is_not_heard(folder: Path) -> None:
+    said = {"attn_implementation": "flash_attention_2", "torch_dtype": "float8", "quantization_config": {"bits": 4},
+            "gradient_checkpointing": True, "use_cache": "often", "output_attentions": True}  # fmt: skip
+    plain = read_config(folder)
+    tensors = read_tensors(folder, "text_encoder", torch.float32)
+    ids = torch.tensor([[1, 2, 3]])
+    made = [load_text_encoder(replace(plain, text_encoder=TEXT | more), tensors)(ids)[0] for more in ({}, said)]
+    assert torch.equal(*made)
+
+
+def test_the_embedding_may_be_stored_under_either_name(folder: Path) -> None:
+    edit(folder, "text_encoder", lambda t: t.update({"encoder.embed_tokens.weight": t.pop("shared.weight")}))
+    text = load_parts(folder, "float32").text
+    assert torch.equal(text["shared.weight"], text["encoder.embed_tokens.weight"])
+    assert open_runner(folder, "eager", "float32").mode == "eager"
 
 
 def test_a_tokenizer_with_more_tokens_than_the_text_encoder_is_refused(folder: Path) -> None:
