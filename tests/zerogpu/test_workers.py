@@ -114,6 +114,7 @@ def test_thirty_requests_of_which_a_third_fails_leave_nothing_behind(zero: Zero)
     zero.settled()
     assert len(zero.scheduler.grants) == 30
     living = set(zero.app.family()) - {zero.app.process.pid}
-    assert len(living) == 1, "one worker is kept warm, all others are gone"
+    # Requests of other tests overlapped, and had another GPU.
+    assert living == zero.scheduler.holders(), "one worker for each GPU is kept warm, all others are gone"
     left = [path.name for path in (zero.app.folder / "tmp").iterdir()]
     assert [name for name in left if "onegraph" in name or "aotinductor" in name] == []
