@@ -18,6 +18,8 @@ from torch import Tensor
 
 from compile_cache.errors import CompileCacheError
 
+from .shards import listed
+
 # Where training code keeps the generator: its moving average, which is what authors sample with, or its last state.
 SECTIONS = {"ema": ("generator_ema",), "raw": ("generator", "model")}
 # What distributed training, checkpointing and torch.compile leave in names.
@@ -63,7 +65,9 @@ def pick(checkpoint: Mapping[str, Any], which: str | None, path: Path) -> tuple[
         return section, original(checkpoint[section], path)
     if which is None and checkpoint and all(isinstance(value, Tensor) for value in checkpoint.values()):
         return "", original(checkpoint, path)
-    raise CheckpointError(f"{path} has none of {', '.join(wanted)}; it has {_listed(checkpoint)}")
+    raise CheckpointError(
+        f"{path} has none of {', '.join(wanted)}; it has {listed(list(checkpoint), SHOWN) or 'nothing'}"
+    )
 
 
 def original(named: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
@@ -77,8 +81,3 @@ def original(named: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path} has the tensor {name} twice")
         tensors[name] = value
     return tensors
-
-
-def _listed(keys: Mapping[str, Any]) -> str:
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return ", ".join(list(keys)[:SHOWN]) + more if keys else "nothing"

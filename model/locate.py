@@ -30,7 +30,6 @@ from .model_id import ModelError, Source, of_preset, parse
 from .presets import BASE, default_rollout
 from .progress import Progress, quiet
 
-VARIABLE = "MODEL_ID"
 RECORD = "sources.json"
 MAX_SETTINGS = 64 * 2**20  # bytes; the largest known, UMT5's tokenizer.json, has 17 MB
 

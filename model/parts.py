@@ -5,7 +5,7 @@ Knows no binaries. The text encoder stays a set of tensors until it has to run e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,11 +76,20 @@ def load_parts(folder: Path | str, precision: str = "auto", device: str = "auto"
     """
     folder, place = Path(folder), pick_device(device)
     chosen, config = pick_precision(precision, place), read_config(folder)
-    transformer = load_transformer(config, read_tensors(folder, "transformer", chosen.dtype, progress))
+    return assemble(config, chosen, place, lambda part: read_tensors(folder, part, chosen.dtype, progress))
+
+
+def assemble(
+    config: ModelConfig, chosen: Precision, place: torch.device, tensors: Callable[[str], dict[str, Tensor]]
+) -> Parts:
+    """The parts from each one's tensors, which are asked for one part after the other, in `chosen.dtype`.
+
+    Raises WeightsError, naming what does not fit.
+    """
+    transformer = load_transformer(config, tensors("transformer"))
     if chosen.linear:
         quantise(transformer.blocks, chosen.linear, place.type)
-    vae = load_vae(config, read_tensors(folder, "vae", chosen.dtype, progress))
-    text = read_tensors(folder, "text_encoder", chosen.dtype, progress)
+    vae, text = load_vae(config, tensors("vae")), tensors("text_encoder")
     generate = Generate(transformer, vae, config, PYTHON).eval()
     # Before they are placed: a platform that lends GPUs may take the weights of a process that has none.
     size = sum(t.numel() * t.element_size() for t in (*text.values(), *constants_of(generate).values()))

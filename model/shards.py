@@ -91,10 +91,10 @@ def index_shards(index: Path) -> dict[str, set[str]]:
     return shards
 
 
-def listed(names: list[str]) -> str:
-    """A few of the names, and how many more there are."""
-    return ", ".join(shown(name, LONGEST_NAME) for name in names[:NAMED]) + (
-        f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+def listed(names: list[str], most: int = NAMED) -> str:
+    """At most so many of the names, each one printable line, and how many more there are."""
+    return ", ".join(shown(name, LONGEST_NAME) for name in names[:most]) + (
+        f" and {len(names) - most} more" if len(names) > most else ""
     )
 
 
