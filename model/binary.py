@@ -30,7 +30,7 @@ from compile_cache.store import Entry, LocalStore
 from . import reference
 from .config import ModelConfig
 from .parts import Parts, load_parts
-from .pipeline import SIDE_PATCHES, Request, request_tensors
+from .pipeline import SIDE_PATCHES, Request, generate_inputs, request_tensors
 from .runner import Named, Origin, Runner, eager_runner, jit_runner
 from .state import new_state
 from .vae import decoder_caches
@@ -193,21 +193,15 @@ def example_inputs(config: ModelConfig, dtype: torch.dtype, device: torch.device
     transformer, length = config.transformer, config.rollout.text_length
     height, width = (patches * config.grid for patches in EXAMPLE_PATCHES)
     state = new_state(config, height, width, dtype, device)
-    fixed = (tensor.to(device) for tensor in request_tensors(config, Request("", height=height, width=width)))
+    fixed = [tensor.to(device) for tensor in request_tensors(config, Request("", height=height, width=width))]
     size = (EXAMPLE_BLOCKS, config.block_video_frames, height, width, 3)
     head = (1, length, transformer.num_attention_heads, transformer.attention_head_dim)
     cross = [torch.zeros(head, dtype=dtype, device=device) for _ in state.kv]
     ids = torch.zeros(1, length, dtype=torch.int64, device=device)
+    frames = torch.zeros(size, dtype=torch.uint8, device=device)
     return {
         "condition": {"token_ids": ids, "mask": torch.ones_like(ids)},
-        "generate": {
-            "frames": torch.zeros(size, dtype=torch.uint8, device=device),
-            "block": state.block,
-            **dict(zip(("seed", "sigmas", "timesteps", "limits"), fixed, strict=True)),
-            **{f"{'kv'[i % 2]}_{i // 2}": tensor for i, tensor in enumerate(state.kv)},
-            **{f"cache_{i}": tensor for i, tensor in enumerate(state.caches)},
-            **{f"cross_{'kv'[i % 2]}_{i // 2}": tensor for i, tensor in enumerate(cross)},
-        },
+        "generate": generate_inputs(frames, state, fixed, cross),
     }
 
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from .config import ModelConfig
 from .control import GRAPH, Control
 from .generator import Condition, Generate
-from .pipeline import Request, request_tensors
+from .pipeline import Request, generate_inputs, request_tensors
 from .state import new_state
 from .transformer import CausalWanTransformer
 from .vae import WanVae
@@ -103,16 +103,10 @@ def _inputs(
             return torch.empty(shape, dtype=kind, device=device)
 
         state = new_state(config, height, width, dtype, device)
-        names = ("seed", "sigmas", "timesteps", "limits")
-        frames = (room, config.block_video_frames, height, width, 3)
+        like = [empty(*tensor.shape, kind=tensor.dtype) for tensor in fixed]
+        frames = empty(room, config.block_video_frames, height, width, 3, kind=torch.uint8)
+        cross = [empty(*head, kind=dtype) for _ in state.kv]
         return {
             "condition": {"token_ids": empty(1, length), "mask": empty(1, length)},
-            "generate": {
-                "frames": empty(*frames, kind=torch.uint8),
-                "block": state.block,
-                **{name: empty(*t.shape, kind=t.dtype) for name, t in zip(names, fixed, strict=True)},
-                **{f"{'kv'[i % 2]}_{i // 2}": tensor for i, tensor in enumerate(state.kv)},
-                **{f"cache_{i}": tensor for i, tensor in enumerate(state.caches)},
-                **{f"cross_{'kv'[i % 2]}_{i // 2}": empty(*head, kind=dtype) for i in range(len(state.kv))},
-            },
+            "generate": generate_inputs(frames, state, like, cross),
         }

@@ -5,7 +5,7 @@ Knows what a request may ask for and which tensors the graph takes; not how the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .config import ConfigError, ModelConfig, read_config
 from .generator import LIMITS, MAX_STEPS, NEVER, OFF, REPORT, STOP_REASONS, UNIT
 from .runner import Runner
 from .schedule import step_tables
-from .state import new_state
+from .state import RolloutState, new_state
 from .text import PromptTokenizer, clean
 
 MAX_PROMPT = 2_000  # characters
@@ -162,8 +162,8 @@ class Pipeline:
             room = min(blocks_per_call, request.blocks - report.blocks)
             size = (config.block_video_frames, request.height, request.width, 3)
             frames = torch.zeros(room, *size, dtype=torch.uint8, device=device)
-            inputs = [frames, state.block, *fixed, *state.kv, *state.caches, *cross]
-            state.block, counts = self.runner.run("generate", inputs)
+            inputs = generate_inputs(frames, state, fixed, cross)
+            state.block, counts = self.runner.run("generate", list(inputs.values()))
             before, report = report.blocks, report.plus(counts)
             for index in range(before, report.blocks):
                 video = frames[index - before].cpu().numpy()
@@ -192,6 +192,20 @@ def request_tensors(config: ModelConfig, request: Request) -> tuple[Tensor, Tens
     tables = step_tables(rollout.shift, request.steps, rollout.context_noise)
     sigmas, timesteps = (F.pad(table, (0, MAX_STEPS + 1 - len(table))) for table in tables)
     return torch.tensor(request.seed), sigmas, timesteps, request.limits.tensor(request.steps)
+
+
+def generate_inputs(
+    frames: Tensor, state: RolloutState, fixed: Sequence[Tensor], cross: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """The inputs of `generate` by name, in call order. fixed: `request_tensors`; cross: what `condition` returned."""
+    return {
+        "frames": frames,
+        "block": state.block,
+        **dict(zip(("seed", "sigmas", "timesteps", "limits"), fixed, strict=True)),
+        **{f"{'kv'[i % 2]}_{i // 2}": tensor for i, tensor in enumerate(state.kv)},
+        **{f"cache_{i}": tensor for i, tensor in enumerate(state.caches)},
+        **{f"cross_{'kv'[i % 2]}_{i // 2}": tensor for i, tensor in enumerate(cross)},
+    }
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

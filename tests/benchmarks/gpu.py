@@ -26,7 +26,7 @@ from model.binary import build, open_parts
 from model.config import read_config
 from model.forms import read_size
 from model.parts import Parts
-from model.pipeline import Request, request_tensors
+from model.pipeline import Request, generate_inputs, request_tensors
 from model.presets import WAN_1_3B
 from model.runner import Runner
 from model.state import new_state
@@ -50,7 +50,7 @@ def stream(runner: Runner, parts: Parts, request: Request) -> Iterator[Tensor]:
     size = (1, config.block_video_frames, request.height, request.width, 3)
     for _ in range(request.blocks):
         frames = torch.zeros(size, dtype=torch.uint8, device=device)
-        state.block, _ = runner.run("generate", [frames, state.block, *fixed, *state.kv, *state.caches, *cross])
+        state.block, _ = runner.run("generate", list(generate_inputs(frames, state, fixed, cross).values()))
         yield frames[0].cpu()  # waits until they are there
 
 
