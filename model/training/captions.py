@@ -23,52 +23,105 @@ PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 
 # Per value: the canonical wording first, then others that mean the same.
 COLOUR_WORDS: dict[str, tuple[str, ...]] = {
-    "red": ("red", "crimson", "scarlet"),
-    "orange": ("orange",),
-    "yellow": ("yellow", "golden"),
-    "green": ("green", "emerald"),
-    "blue": ("blue",),
-    "purple": ("purple", "violet"),
-    "pink": ("pink", "rosy"),
-    "white": ("white", "pale"),
+    "red": ("red", "crimson", "scarlet", "ruby"),
+    "orange": ("orange", "tangerine"),
+    "yellow": ("yellow", "golden", "gold", "lemon"),
+    "green": ("green", "emerald", "lime"),
+    "blue": ("blue", "azure", "navy"),
+    "purple": ("purple", "violet", "lilac"),
+    "pink": ("pink", "rosy", "magenta"),
+    "white": ("white", "pale", "ivory"),
 }
 SHAPE_WORDS: dict[str, tuple[str, ...]] = {
-    "circle": ("circle", "ball", "disc", "dot"),
-    "square": ("square", "box", "block"),
-    "triangle": ("triangle",),
+    "circle": ("circle", "ball", "disc", "dot", "disk", "sphere"),
+    "square": ("square", "box", "block", "cube"),
+    "triangle": ("triangle", "pyramid"),
     "star": ("star",),
-    "ring": ("ring", "donut", "hoop"),
+    "ring": ("ring", "donut", "hoop", "doughnut"),
     "heart": ("heart",),
+    "cross": ("cross", "plus", "plus sign"),
+    "moon": ("moon", "crescent", "crescent moon"),
 }
 SIZE_WORDS: dict[str, tuple[str, ...]] = {
-    "small": ("small", "little", "tiny"),
-    "medium": ("medium", "medium-sized", "middle-sized"),
-    "big": ("big", "large", "huge", "giant"),
+    "small": ("small", "little", "tiny", "mini"),
+    "medium": ("medium", "medium sized", "middle sized", "mid sized"),
+    "big": ("big", "large", "huge", "giant", "enormous"),
+}
+VERBS = (
+    ("moving", "moves"),
+    ("drifting", "drifts"),
+    ("going", "goes"),
+    ("flying", "flies"),
+    ("floating", "floats"),
+    ("sliding", "slides"),
+    ("gliding", "glides"),
+    ("travelling", "travels"),
+    ("heading", "heads"),
+)
+
+
+def _travels(*targets: str, others: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Every verb of travelling in both forms with every target, "moving left" first; then the other wordings."""
+    first, *rest = [f"{form} {target}" for target in targets for pair in VERBS for form in pair]
+    return (first, *rest, *others)
+
+
+DIRECTIONS = {
+    "left": ("left", "to the left", "leftwards", "from right to left"),
+    "right": ("right", "to the right", "rightwards", "from left to right"),
+    "up": ("up", "upwards", "upward"),
+    "down": ("down", "downwards", "downward"),
 }
 MOTION_WORDS: dict[str, tuple[str, ...]] = {
-    "left": ("moving left", "moves left", "drifting to the left", "drifts left", "going left", "flies to the left"),
-    "right": (
-        "moving right",
-        "moves right",
-        "drifting to the right",
-        "drifts right",
-        "going right",
-        "flies to the right",
+    "left": _travels(*DIRECTIONS["left"]),
+    "right": _travels(*DIRECTIONS["right"]),
+    "up": _travels(*DIRECTIONS["up"], others=("rising", "rises", "climbing", "climbs", "ascending")),
+    "down": _travels(*DIRECTIONS["down"], others=("falling", "falls", "sinking", "sinks", "dropping", "descending")),
+    **{
+        f"{along} {across}": _travels(
+            f"{along} and {across}",
+            f"{along} {across}",
+            f"{along} and to the {across}",
+            f"diagonally {along} {across}",
+            f"{across} and {along}",
+            f"to the {other} {across}",
+        )
+        for along, other in (("up", "upper"), ("down", "lower"))
+        for across in ("left", "right")
+    },
+    "bounce": ("bouncing", "bounces", "jumping", "jumps", "hopping", "hops", "bouncing up and down"),
+    "orbit": (
+        *("circling", "circles", "orbiting", "orbits", "circling around", "circles around"),
+        *("going in circles", "moving in circles", "moving in a circle", "goes round and round"),
     ),
-    "up": ("moving up", "moves up", "rising", "rises", "going up", "flies upwards", "floats up"),
-    "down": ("moving down", "moves down", "falling", "falls", "going down", "sinks", "sinking"),
-    "bounce": ("bouncing", "bounces", "jumping", "jumps", "hopping", "hops"),
-    "orbit": ("circling", "orbiting", "orbits", "circles around", "going in circles", "goes round and round"),
-    "swing": ("swinging", "swings", "swaying", "sways", "swinging from side to side"),
-    "still": ("standing still", "still", "stands still", "resting", "not moving", "motionless", "hovering"),
+    "grow": ("growing", "grows", "getting bigger", "gets bigger", "getting larger", "expanding", "expands", "swelling"),
+    "shrink": ("shrinking", "shrinks", "getting smaller", "gets smaller", "contracting", "contracts"),
+    "spin": ("spinning", "spins", "rotating", "rotates", "turning", "turns", "turning around", "twirling", "twirls"),
+    "still": (
+        *("standing still", "still", "stands still", "staying still", "stays still", "sitting still", "resting"),
+        *("not moving", "motionless", "hovering", "hovers", "staying in place"),
+    ),
 }
 BACKGROUND_WORDS: dict[str, tuple[str, ...]] = {
-    "night": ("at night", "under the stars", "in the night sky", "in the moonlight", "in the dark"),
-    "sky": ("in the sky", "up in the sky", "among the clouds", "by day", "in the clouds"),
-    "sunset": ("at sunset", "in the evening", "at dusk", "before the setting sun"),
-    "meadow": ("in a meadow", "in the meadow", "on the grass", "over grassy hills", "in a field"),
-    "desert": ("in the desert", "on the sand", "over the dunes", "among sand dunes"),
-    "snow": ("in the snow", "in winter", "over snowy hills", "on the ice"),
+    "night": (
+        *("at night", "under the stars", "in the night sky", "in the moonlight", "in the dark", "at midnight"),
+        *("among the stars", "in the starry night", "in space"),
+    ),
+    "sky": ("in the sky", "up in the sky", "among the clouds", "by day", "in the clouds", "in the blue sky"),
+    "sunset": ("at sunset", "in the evening", "at dusk", "before the setting sun", "in the sunset", "at sundown"),
+    "meadow": ("in a meadow", "in the meadow", "on the grass", "over grassy hills", "in a field", "over green hills"),
+    "desert": ("in the desert", "on the sand", "over the dunes", "among sand dunes", "over sandy hills"),
+    "snow": ("in the snow", "in winter", "over snowy hills", "on the ice", "in a snowy landscape"),
+    "sea": ("at sea", "on the sea", "over the sea", "over the waves", "on the ocean", "over the water", "in the ocean"),
+    "city": (
+        "in the city",
+        "in a city",
+        "over the city",
+        "in town",
+        "over the rooftops",
+        "among skyscrapers",
+        "downtown",
+    ),
 }
 WORDS = {
     "colour": COLOUR_WORDS,
@@ -77,9 +130,10 @@ WORDS = {
     "motion": MOTION_WORDS,
     "background": BACKGROUND_WORDS,
 }
-FILLERS = ("a", "an", "the", "of", "is", "that", "video", "clip", "with", "and", "one", "very", "there", "which")
+FILLERS = ("a", "an", "the", "of", "is", "that", "video", "clip", "with", "and", "one", "very", "there", "which", "it")
 MISSING = 0.06  # in free wording, the chance that an attribute is left out (then any value is right)
 DROPPED = 0.1  # in free wording, the chance that a filler word is replaced by an unknown one
+STRANGE = 0.15  # and that some unknown word stands anywhere in it
 
 
 def canonical(scene: Scene) -> str:
@@ -118,7 +172,10 @@ def free(scene: Scene, rng: np.random.Generator, missing: float = MISSING) -> st
     text = forms[rng.choice(len(forms), p=weights / weights.sum())]
     words = [w for w in text.split() if w != ","]
     fillers = set(FILLERS)
-    return " ".join("<unk>" if w in fillers and rng.random() < DROPPED else w for w in words)
+    words = [UNK if w in fillers and rng.random() < DROPPED else w for w in words]
+    if rng.random() < STRANGE:
+        words.insert(rng.integers(len(words) + 1), UNK)
+    return " ".join(words)
 
 
 def caption(scene: Scene, rng: np.random.Generator, canonical_share: float = 0.5) -> str:
@@ -139,7 +196,7 @@ def build_tokenizer() -> Tokenizer:
     """Words in lower case, punctuation dropped, one end token."""
     tokens = {word: index for index, word in enumerate(vocabulary())}
     tokenizer = Tokenizer(WordLevel(tokens, unk_token=UNK))
-    punctuation = Replace(Regex(r"[^\w\s<>/-]+"), " ")
+    punctuation = Replace(Regex(r"[^\w\s]+"), " ")
     tokenizer.normalizer = Sequence([Lowercase(), punctuation])
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.post_processor = TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, tokens[EOS])])

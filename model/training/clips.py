@@ -10,7 +10,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from model.training.world import BACKGROUNDS, COLOURS, FRAME, SHAPES, Scene, centres
+from model.training.world import BACKGROUND_PERIOD, BACKGROUNDS, COLOURS, FRAME, SHAPES, Scene, course
+
+SHADE = 0.42  # how much darker the lower right of an object is: a spinning circle must be seen to spin
+MOVING = ("night", "sea")  # backgrounds that change with time
+# The city's towers: left edge and width of 128, top as a share of the height, grey level.
+TOWERS = (
+    (-6, 0.52, 26, 84),
+    (18, 0.36, 18, 66),
+    (38, 0.60, 24, 92),
+    (64, 0.44, 16, 74),
+    (82, 0.56, 26, 88),
+    (106, 0.34, 20, 64),
+)
 
 
 def render(scene: Scene, frames: int, height: int = 128, width: int = 128, stride: int = 1) -> np.ndarray:
@@ -23,34 +35,36 @@ def render_with_mask(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The clip as uint8 [frames, height, width, 3] and the object's coverage as float32 [frames, height, width]."""
     scale = min(height, width) / FRAME
-    radius = scene.radius * scale
-    aspect = (height / FRAME / scale, width / FRAME / scale)
-    middle = centres(scene, frames, aspect, stride) * scale
-    reach = int(np.ceil(1.2 * radius)) + 3
+    way = course(scene, frames, (height / FRAME / scale, width / FRAME / scale), stride)
+    middle, radius = way.centres * scale, (way.radii * scale).astype(np.float32)[:, None, None]
+    reach = int(np.ceil(1.2 * radius.max())) + 3
     corner = np.floor(middle).astype(np.int64) - reach
     grid = np.arange(2 * reach + 1)
     x = corner[:, 0, None, None] + grid[None, None, :] + 0.5 - middle[:, 0, None, None]
     y = corner[:, 1, None, None] + grid[None, :, None] + 0.5 - middle[:, 1, None, None]
-    x, y = np.broadcast_arrays(x.astype(np.float32), y.astype(np.float32))
+    sin, cos = np.sin(way.angles)[:, None, None], np.cos(way.angles)[:, None, None]
+    x, y = (x * cos + y * sin).astype(np.float32), (y * cos - x * sin).astype(np.float32)
     distance = signed_distance(SHAPES[scene.shape], x, y, radius)
     alpha = np.clip(0.5 - distance, 0, 1)[..., None]
     inside = np.clip(0.5 - (distance + 0.1 * radius + 0.6 * scale), 0, 1)[..., None]
+    shade = np.clip(0.5 + (0.6 * x + 0.8 * y - 0.15 * radius), 0, 1)[..., None]  # turns with the object
     fill = np.array(list(COLOURS.values())[scene.colour], dtype=np.float32)
-    paint = fill * (0.5 + 0.5 * inside)  # a rim at half brightness keeps every colour readable on every background
-    back = background(BACKGROUNDS[scene.background], height, width)
+    # A rim at half brightness keeps every colour readable on every background.
+    paint = fill * (0.5 + 0.5 * inside * (1 - SHADE * shade))
+    place = BACKGROUNDS[scene.background]
+    video = np.stack([background(place, height, width, scene.phase + stride * i) for i in range(frames)])
     rows = ((corner[:, 1, None] + grid) % height)[:, :, None]
     columns = ((corner[:, 0, None] + grid) % width)[:, None, :]
-    under = back[rows, columns].astype(np.float32)
-    video = np.broadcast_to(back, (frames, *back.shape)).copy()
     mask = np.zeros((frames, height, width), dtype=np.float32)
     index = np.arange(frames)[:, None, None]
+    under = video[index, rows, columns].astype(np.float32)
     video[index, rows, columns] = (under * (1 - alpha) + paint * alpha + 0.5).astype(np.uint8)
     mask[index, rows, columns] = alpha[..., 0]
     return video, mask
 
 
-def signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
-    """Distance in pixels to the shape's outline, negative inside; y points down; x and y are float32 arrays."""
+def signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Distance in pixels to the shape's outline, negative inside; y points down; float32 arrays."""
     match shape:
         case "circle":
             return np.hypot(x, y) - radius
@@ -65,10 +79,15 @@ def signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> 
             return np.abs(np.hypot(x, y) - 0.72 * radius) - 0.28 * radius
         case "heart":
             return _heart(x, y, radius)
+        case "cross":
+            long, short = np.maximum(np.abs(x), np.abs(y)), np.minimum(np.abs(x), np.abs(y))
+            return np.maximum(long - radius, short - 0.36 * radius)
+        case "moon":
+            return np.maximum(np.hypot(x, y) - radius, 0.82 * radius - np.hypot(x - 0.5 * radius, y + 0.1 * radius))
     raise ValueError(f"unknown shape {shape!r}")
 
 
-def _star(x: np.ndarray, y: np.ndarray, outer: float, waist: float) -> np.ndarray:
+def _star(x: np.ndarray, y: np.ndarray, outer: np.ndarray, waist: float) -> np.ndarray:
     """A five-pointed star, one point up: the plane is folded into a tenth of it, then one edge is left."""
     sector = np.pi / 5
     angle = np.arctan2(x, -y)
@@ -81,7 +100,7 @@ def _star(x: np.ndarray, y: np.ndarray, outer: float, waist: float) -> np.ndarra
     return ((py - outer) * ex - px * ey) / norm
 
 
-def _heart(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
+def _heart(x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """Two discs and the wedge that their outer tangents make below them."""
     ax, up = np.abs(x) / radius, 0.12 - y / radius
     across, above, lobe, tip = 0.46, 0.30, 0.56, -1.16
@@ -89,7 +108,7 @@ def _heart(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
     disc = np.hypot(ax - across, up - above) - lobe
     wedge = ax * cos - (up - tip) * sin
     round_part = ((ax - across) * sin + (up - above) * cos >= 0) | (up > 0.45)
-    return np.where(round_part, disc, wedge) * np.float32(radius)
+    return np.where(round_part, disc, wedge).astype(np.float32) * radius
 
 
 def _tangent(dx: float, dy: float, r: float) -> tuple[float, float]:
@@ -99,21 +118,26 @@ def _tangent(dx: float, dy: float, r: float) -> tuple[float, float]:
     return float(np.cos(lean)), float(np.sin(lean))
 
 
-@lru_cache(maxsize=64)
-def background(name: str, height: int, width: int) -> np.ndarray:
-    """The empty scene as uint8 [height, width, 3], read-only; muted, so that the object stands out."""
+def background(name: str, height: int, width: int, frame: int = 0) -> np.ndarray:
+    """The empty scene at a frame as uint8 [height, width, 3], read-only; muted, so that the object stands out."""
+    return _background(name, height, width, frame % BACKGROUND_PERIOD if name in MOVING else 0)
+
+
+@lru_cache(maxsize=1024)
+def _background(name: str, height: int, width: int, frame: int) -> np.ndarray:
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     scale = min(height, width) / FRAME
     # Vertical positions stretch with the frame; things in it keep their shape.
     v, h = (y + 0.5) / height, (x + 0.5) / scale
-    span = width / scale
-    picture = _paint(name, v, h, span, (y + 0.5) / scale)
+    picture = _paint(name, v, h, width / scale, (y + 0.5) / scale, frame / BACKGROUND_PERIOD)
     out = np.clip(picture + 0.5, 0, 255).astype(np.uint8)
     out.setflags(write=False)
     return out
 
 
-def _paint(name: str, v: np.ndarray, h: np.ndarray, span: float, down: np.ndarray) -> np.ndarray:
+def _paint(name: str, v: np.ndarray, h: np.ndarray, span: float, down: np.ndarray, time: float) -> np.ndarray:
+    """time: 0..1 through the period of what moves."""
+
     def ramp(top: tuple[int, int, int], bottom: tuple[int, int, int], u: np.ndarray = v) -> np.ndarray:
         return np.array(top, np.float32) * (1 - u[..., None]) + np.array(bottom, np.float32) * u[..., None]
 
@@ -143,8 +167,9 @@ def _paint(name: str, v: np.ndarray, h: np.ndarray, span: float, down: np.ndarra
                 (98, 92),
                 (120, 112),
             )
-            for sx, sy in stars:
-                picture = over(picture, (190, 190, 210), disc(sx / FRAME * span, sy, 1.1))
+            for number, (sx, sy) in enumerate(stars):
+                glow = 0.6 + 0.4 * np.sin(2 * np.pi * (time + 0.37 * number))
+                picture = over(picture, (216, 216, 228), glow * np.clip(disc(sx / FRAME * span, sy, 1.7), 0, 1))
             return over(picture, (238, 228, 186), np.minimum(disc(span - 22, 22, 10), 1 - disc(span - 27, 19, 9)))
         case "sky":
             picture = ramp((126, 186, 232), (208, 230, 244))
@@ -171,4 +196,19 @@ def _paint(name: str, v: np.ndarray, h: np.ndarray, span: float, down: np.ndarra
         case "snow":
             picture = over(ramp((140, 154, 172), (184, 196, 208)), (212, 220, 228), hill(0.48, 0.06, 1.5, 0.5))
             return over(picture, (230, 235, 240), hill(0.72, 0.04, 1, 0.2))
+        case "sea":
+            picture = over(ramp((172, 204, 214), (226, 234, 226)), (70, 138, 158), hill(0.44, 0.015, 3, time))
+            picture = over(picture, (46, 110, 138), hill(0.60, 0.025, 2, 0.3 - time))
+            return over(picture, (30, 82, 114), hill(0.80, 0.03, 2, 0.7 + time))
+        case "city":
+            picture = ramp((120, 128, 146), (182, 168, 164))
+            for left, top, wide, tone in TOWERS:
+                x0, x1 = (left * span / FRAME, (left + wide) * span / FRAME)
+                inside = np.minimum(np.minimum(h - x0, x1 - h), (v - top) * FRAME) + 0.5
+                picture = over(picture, (tone, tone, tone + 10), inside)
+                for wx in np.arange(x0 + 4, x1 - 3, 8):
+                    for wy in np.arange(top * FRAME + 6, FRAME - 6, 12):
+                        window = np.minimum(2 - np.abs(h - wx), 2.5 - np.abs(v * FRAME - wy)) + 0.5
+                        picture = over(picture, (222, 204, 150), 0.38 * np.clip(window, 0, 1))
+            return picture
     raise ValueError(f"unknown background {name!r}")

@@ -40,7 +40,7 @@ class Judge(nn.Module):
                 layers += [nn.Conv2d(width, width, 3, 1, 1), nn.GroupNorm(4, width), nn.SiLU()]
             inputs = width
         self.features = nn.Sequential(*layers)
-        self.where = nn.Sequential(nn.Conv2d(inputs, 12, 1), nn.Flatten(), nn.Linear(12 * 64, 64), nn.SiLU())
+        self.where = nn.Sequential(nn.Conv2d(inputs, 16, 1), nn.Flatten(), nn.Linear(16 * 64, 64), nn.SiLU())
         self.course = nn.Sequential(
             nn.Conv1d(64, 64, 3, padding=1), nn.SiLU(), nn.Conv1d(64, 64, 3, padding=1), nn.SiLU()
         )

@@ -1,6 +1,7 @@
 """Encodes rendered clips once, so that the transformer trains on latents alone. Knows nothing of the transformer.
 
-A data set is one .pt file: latents normalised to unit deviation, fp16 [N, 16, F, 16, 16], and the scenes they show.
+A data set is one .pt file: latents normalised to unit deviation, fp16 [N, 16, F, 16, 16], the scenes they show, and
+where the object is in them.
 """
 
 from __future__ import annotations
@@ -13,28 +14,29 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
 from model.config import VaeConfig, from_mapping, read_json
-from model.training.clips import background, render
-from model.training.world import BACKGROUNDS, Scene, sample_scene
+from model.training.clips import render_with_mask
+from model.training.world import Scene, sample_scene
 from model.vae import WanVae
 
 
 @dataclass(frozen=True)
 class LatentSet:
-    """Encoded clips; `backdrops` [backgrounds, 16, F, 16, 16] are the latents of the empty scenes."""
+    """Encoded clips; `places` uint8 [N, F, 16, 16] is 255 in latent cells that hold some of the object."""
 
     latents: Tensor
     scenes: list[Scene]
-    backdrops: Tensor
+    places: Tensor
 
     def weights(self, index: Tensor, peak: float) -> Tensor:
-        """Loss weights [B, 1, F, h, w], 1 on bare background up to `peak` where the object shows."""
-        places = torch.tensor([self.scenes[i].background for i in index.tolist()])
-        apart = (self.latents[index].float() - self.backdrops[places].float()).abs().mean(1, keepdim=True)
-        return 1 + (peak - 1) * (apart / 0.5).clamp(max=1)
+        """Loss weights [B, 1, F, h, w]: `peak` where the object is, half of that in the cells around it, else 1."""
+        inside = self.places[index].float() / 255
+        around = F.max_pool2d(inside, 3, stride=1, padding=1)
+        return 1 + (peak - 1) * (0.5 * (inside + around)).unsqueeze(1)
 
 
 def load_vae(folder: Path) -> WanVae:
@@ -62,24 +64,34 @@ def encode_clip(vae: WanVae, frames: np.ndarray) -> Tensor:
     return vae.normalise(raw)[0].half()
 
 
+def latent_places(mask: np.ndarray) -> Tensor:
+    """Coverage [F, H, W] -> uint8 [1 + (F − 1)/4, H/8, W/8], the most of any pixel that a latent cell stands for."""
+    cells = F.max_pool2d(torch.from_numpy(mask)[None], 8)[0]
+    later = cells[1:].unflatten(0, (-1, 4)).amax(1)
+    return (255 * torch.cat([cells[:1], later])).byte()
+
+
 def build(vae: WanVae, scenes: list[Scene], frames: int) -> LatentSet:
-    """Render and encode the scenes, and the empty backgrounds."""
-    latents = torch.stack([encode_clip(vae, render(scene, frames)) for scene in scenes])
-    empty = [np.broadcast_to(background(name, 128, 128), (frames, 128, 128, 3)).copy() for name in BACKGROUNDS]
-    return LatentSet(latents, scenes, torch.stack([encode_clip(vae, clip) for clip in empty]))
+    """Render and encode the scenes."""
+    latents, places = [], []
+    for scene in scenes:
+        video, mask = render_with_mask(scene, frames)
+        latents.append(encode_clip(vae, video))
+        places.append(latent_places(mask))
+    return LatentSet(torch.stack(latents), scenes, torch.stack(places))
 
 
 def save(path: Path, data: LatentSet) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = [list(astuple(scene)) for scene in data.scenes]
-    torch.save({"latents": data.latents, "backdrops": data.backdrops, "scenes": json.dumps(table)}, f"{path}.new")
+    torch.save({"latents": data.latents, "places": data.places, "scenes": json.dumps(table)}, f"{path}.new")
     os.replace(f"{path}.new", path)
 
 
 def load(path: Path) -> LatentSet:
     state = torch.load(path, weights_only=True)
     scenes = [Scene(*row) for row in json.loads(state["scenes"])]
-    return LatentSet(state["latents"], scenes, state["backdrops"])
+    return LatentSet(state["latents"], scenes, state["places"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

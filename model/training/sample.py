@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.schedule import TRAIN_TIMESTEPS, add_noise, denoising_sigmas, predict_x0
+from model.schedule import add_noise, denoising_sigmas, predict_x0
 from model.training import captions, export
+from model.training.export import BLOCK_FRAMES as BLOCK
+from model.training.export import WINDOW_BLOCKS as WINDOW
 from model.training.latents import load_vae
-from model.training.teacher import Layout, forward
-from model.training.train_transformer import BLOCK, WINDOW, Generator
+from model.training.teacher import Layout, denoise
+from model.training.train_transformer import Generator
 from model.training.world import Scene, sample_scene
 from model.vae import WanVae
 
@@ -42,10 +44,8 @@ def sample_latents(
                 sigma = torch.tensor(level)
                 if index:
                     x = add_noise(x0, torch.randn(shape, generator=generator), sigma)
-                times = torch.zeros(len(prompts), past.shape[2] + BLOCK)
-                times[:, past.shape[2] :] = TRAIN_TIMESTEPS * sigma
-                flow = forward(model.transformer, torch.cat([past, x], 2), times, text, layout, BLOCK)
-                x0 = predict_x0(x, flow[:, :, past.shape[2] :].float(), sigma)
+                flow = denoise(model.transformer, past, x, sigma.expand(len(prompts), BLOCK), text, layout)
+                x0 = predict_x0(x, flow.float(), sigma)
             done = torch.cat([done, x0], 2)
     return done
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from model.schedule import TRAIN_TIMESTEPS
+from model.training.export import BLOCK_FRAMES as BLOCK
 from model.transformer import CausalWanTransformer
 
 
@@ -80,3 +82,16 @@ def forward(
 
     with sdpa_kernel(SDPBackend.MATH):  # for the cross-attention, for the same reason
         return model.run(latents, timestep, model.cross_kv(text), [attend] * len(model.blocks))
+
+
+def frames_of(blocks: range) -> slice:
+    """The latent frames of these blocks of a clip."""
+    return slice(blocks.start * BLOCK, blocks.stop * BLOCK)
+
+
+def denoise(
+    model: CausalWanTransformer, past: Tensor, x: Tensor, sigma: Tensor, text: Tensor, layout: Layout
+) -> Tensor:
+    """The flow of the noisy frames x [B, 16, F, h, w], sigma [B, F], after the clean ones `past`, told timestep 0."""
+    times = torch.cat([torch.zeros(past.shape[0], past.shape[2]), TRAIN_TIMESTEPS * sigma], dim=1)
+    return forward(model, torch.cat([past, x], dim=2), times, text, layout, BLOCK)[:, :, past.shape[2] :]

@@ -1,7 +1,8 @@
-"""Trains the transformer and the text encoder together on encoded clips: single images first, then video.
+"""Trains the transformer and the text encoder together on encoded clips: single images, then video, then rollouts.
 
 Teacher forcing: one sequence holds the clean blocks and, after them, the noisy ones; a noisy block sees itself and
-the clean blocks of its window, as the KV cache will show them. Knows nothing of pixels.
+the clean blocks of its window, as the KV cache will show them. In the last stage the model's own blocks take the
+place of both (rollout.py). Knows nothing of pixels.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import UMT5Config, UMT5EncoderModel
 
-from model.schedule import TRAIN_TIMESTEPS, denoising_sigmas, shifted_sigma
-from model.training import captions, export, latents
+from model.schedule import TRAIN_TIMESTEPS, add_noise, denoising_sigmas, shifted_sigma
+from model.training import captions, export, latents, rollout
 from model.training.lean import make_lean
 from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
-from model.training.teacher import Layout, forward
+from model.training.teacher import Layout, denoise, forward, frames_of
 from model.training.world import Scene
 from model.transformer import CausalWanTransformer
 
@@ -30,6 +32,8 @@ BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
 HARDER = {"star": 4.0, "ring": 2.0}  # how much oftener a shape is drawn: their outlines need the most practice
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
+TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"
+EMBEDDING = "text_encoder.shared.weight"
 PLAIN = ("shared", "embed_tokens", "relative_attention_bias", "scale_shift_table", "patch_embedding", "proj_out")
 
 
@@ -47,6 +51,14 @@ class Generator(nn.Module):
         return self.text_encoder(input_ids=ids, attention_mask=mask).last_hidden_state * mask.unsqueeze(-1)
 
 
+# What a video batch may hold: only block 0; a clip's start; a clip from anywhere in a motion, past its first block.
+LAYOUTS = {
+    "first": Layout(range(0), range(1), WINDOW),
+    "start": Layout(range(2), range(3), WINDOW),
+    "middle": Layout(range(1, 3), range(2, 4), WINDOW),
+}
+
+
 def draw_sigmas(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
     """Noise levels: 80 % from the four-step sampler's own, the rest from the shifted uniform distribution."""
     own = rng.choice(denoising_sigmas(export.SHIFT, export.STEPS), size=shape)
@@ -54,43 +66,40 @@ def draw_sigmas(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.where(rng.random(shape) < 0.8, own, other)).float()
 
 
-def flow_loss(flow: Tensor, clean: Tensor, noise: Tensor, sigma: Tensor, weight: Tensor) -> Tensor:
-    """σ-weighted squared error of the flow [B, C, F, h, w]; sigma is per frame, [B, 1, F, 1, 1]."""
-    error = (flow.float() - (noise - clean)).square() * sigma * weight
+def flow_loss(flow: Tensor, x: Tensor, clean: Tensor, sigma: Tensor, weight: Tensor) -> Tensor:
+    """σ-weighted squared error of the flow (x − clean) / σ, [B, C, F, h, w]; sigma is per frame, [B, 1, F, 1, 1]."""
+    error = (flow.float() - (x - clean) / sigma).square() * sigma * weight
     return error.sum() / (weight.expand_as(error).sum() + 1e-6)
 
 
 def image_loss(model: Generator, clean: Tensor, weight: Tensor, text: Tensor, sigma: Tensor) -> Tensor:
     """Loss on single first frames [B, 16, 1, h, w]."""
-    noise = torch.randn_like(clean)
     level = sigma.view(-1, 1, 1, 1, 1)
-    noisy = (1 - level) * clean + level * noise
+    noisy = add_noise(clean, torch.randn_like(clean), level)
     layout = Layout(range(0), range(1), WINDOW)
     flow = forward(model.transformer, noisy, TRAIN_TIMESTEPS * sigma.view(-1, 1), text, layout, 1)
-    return flow_loss(flow, clean, noise, level, weight)
+    return flow_loss(flow, noisy, clean, level, weight)
 
 
 def video_loss(
-    model: Generator, clean: Tensor, weight: Tensor, text: Tensor, sigma: Tensor, dirt: Tensor, layout: Layout
+    model: Generator, clean: Tensor, weight: Tensor, text: Tensor, rng: np.random.Generator, kind: str, own: bool
 ) -> Tensor:
-    """Loss on the layout's noisy blocks of clips [B, 16, F, h, w]; sigma [B, blocks], dirt [B] context noise.
+    """Loss on the noisy blocks of a layout, of clips [B, 16, F, h, w]; `own`: some of the material is the model's.
 
     The context's noise is not told to the model: its timestep is fed as 0, as in the commit pass.
     """
-
-    def frames(blocks: range) -> slice:
-        return slice(blocks.start * BLOCK, blocks.stop * BLOCK)
-
-    target, past = clean[:, :, frames(layout.noisy)], clean[:, :, frames(layout.clean)]
-    noise = torch.randn_like(target)
-    per_frame = sigma.repeat_interleave(BLOCK, 1)
-    level = per_frame[:, None, :, None, None]
-    noisy = (1 - level) * target + level * noise
-    amount = dirt.view(-1, 1, 1, 1, 1)
-    past = (1 - amount) * past + amount * torch.randn_like(past)
-    times = torch.cat([torch.zeros(past.shape[0], past.shape[2]), TRAIN_TIMESTEPS * per_frame], dim=1)
-    flow = forward(model.transformer, torch.cat([past, noisy], dim=2), times, text, layout, BLOCK)
-    return flow_loss(flow[:, :, past.shape[2] :], target, noise, level, weight[:, :, frames(layout.noisy)])
+    layout, size = LAYOUTS[kind], clean.shape[0]
+    target, past = clean[:, :, frames_of(layout.noisy)], clean[:, :, frames_of(layout.clean)]
+    sigma = draw_sigmas(rng, (size, len(layout.noisy))).repeat_interleave(BLOCK, 1)
+    x = add_noise(target, torch.randn_like(target), sigma[:, None, :, None, None])
+    if own:
+        made = rollout.make(model.transformer, past, text, layout, rng)
+        x, sigma = rollout.mix_noisy(x, sigma, made, layout, rng)
+        past = rollout.mix_context(past, made, layout, rng)
+    dirt = np.where(rng.random(size) < 0.5, rng.uniform(0, CONTEXT_NOISE, size), 0.0)
+    past = add_noise(past, torch.randn_like(past), torch.from_numpy(dirt).float().view(-1, 1, 1, 1, 1))
+    flow = denoise(model.transformer, past, x, sigma, text, layout)
+    return flow_loss(flow, x, target, sigma[:, None, :, None, None], weight[:, :, frames_of(layout.noisy)])
 
 
 def draw_text(
@@ -121,21 +130,14 @@ class Data:
         return source.latents[index].float(), source.weights(index, PEAK_WEIGHT), tokens
 
 
-# What a video batch may hold: only block 0; a clip's start; a clip from anywhere in a motion, past its first block.
-LAYOUTS = {
-    "first": Layout(range(0), range(1), WINDOW),
-    "start": Layout(range(2), range(3), WINDOW),
-    "middle": Layout(range(1, 3), range(2, 4), WINDOW),
-}
-
-
-ODDS = (0.45, 0.10, 0.20, 0.25)  # of images and the layouts above, in the video stage
+ODDS = (0.45, 0.10, 0.20, 0.25)  # of images and the layouts above, in the stages that have video
+OWN = 0.7  # share of the video batches of the rollout stage that hold the model's own blocks
 
 
 def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namespace) -> Tensor:
     """One batch's loss: images, block 0 only, a clip from its start or one from its middle."""
     kind = "image"
-    if args.stage == "video":
+    if args.stage != "image":
         odds = (0.3, 0.7, 0.0, 0.0) if training.share < args.first_share else ODDS
         kind = ("image", "first", "start", "middle")[training.rng(1).choice(4, p=odds)]  # the same for the whole team
     rng = training.rng(2 + args.rank)
@@ -146,17 +148,16 @@ def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namesp
         text = model.text(*tokens)
         if kind == "image":
             return image_loss(model, clean, weight, text, draw_sigmas(rng, (size,)))
-        dirt = np.where(rng.random(size) < 0.5, rng.uniform(0, CONTEXT_NOISE, size), 0.0)
-        sigma = draw_sigmas(rng, (size, len(LAYOUTS[kind].noisy)))
-        return video_loss(model, clean, weight, text, sigma, torch.from_numpy(dirt).float(), LAYOUTS[kind])
+        own = args.stage == "rollout" and kind != "first" and rng.random() < OWN
+        return video_loss(model, clean, weight, text, rng, kind, own)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, steps=2500, folder="runs/transformer")
-    parser.add_argument("--stage", choices=("image", "video"), required=True)
+    parser.add_argument("--stage", choices=("image", "video", "rollout"), required=True)
     parser.add_argument("--data", type=Path, default=Path("runs/latents"), help="folder of the encoded clips")
     parser.add_argument("--model", type=Path, default=Path(__file__).parents[1] / "tiny", help="written to in the end")
-    parser.add_argument("--init", type=Path, help="run folder whose averaged weights are the start")
+    parser.add_argument("--init", type=Path, help="run or model folder whose weights are the start")
     parser.add_argument("--batch", type=int, default=24, help="images in a batch")
     parser.add_argument("--video-batch", type=int, default=8)
     parser.add_argument("--first-share", type=float, default=0.1, help="share of the video stage on block 0 only")
@@ -164,6 +165,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, default=0, help="this process's number among them")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--hold", type=float, default=0.35, help="share of the schedule before the cosine")
+
+
+def start_values(folder: Path, model: Generator) -> dict[str, Tensor]:
+    """The averaged weights of a run; or those of a model folder, whose words may be others than today's."""
+    if (folder / "checkpoint.pt").exists():
+        return torch.load(folder / "checkpoint.pt", weights_only=True)["average"]
+    weights = {f"transformer.{k}": v.float() for k, v in load_file(folder / TRANSFORMER_FILE).items()}
+    weights |= {f"text_encoder.{k}": v.float() for k, v in load_file(folder / TEXT_FILE).items()}
+    known = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json")).get_vocab()
+    table = model.text_encoder.shared.weight.detach().clone()
+    for index, word in enumerate(captions.vocabulary()):
+        if word in known:
+            table[index] = weights[EMBEDDING][known[word]]
+    weights[EMBEDDING] = weights["text_encoder.encoder.embed_tokens.weight"] = table
+    return weights
 
 
 def save_average(folder: Path, values: dict[str, Tensor]) -> None:
@@ -182,7 +198,7 @@ def run(args: argparse.Namespace) -> None:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # despite its name it holds for the CPU too
     model = Generator()
     if args.init:
-        model.load_state_dict(torch.load(args.init / "checkpoint.pt", weights_only=True)["average"])
+        model.load_state_dict(start_values(args.init, model))
     make_lean(model.transformer)
     average = Average(model, 0.997)
     optimizer = MuonAdamW(model.named_parameters(), args.lr, plain=PLAIN, adam_lr=args.lr * 0.7)
@@ -194,7 +210,7 @@ def run(args: argparse.Namespace) -> None:
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["peak"] = peak
         average.values = state["average"]
-    data = Data(args.data, args.stage == "video")
+    data = Data(args.data, args.stage != "image")
     running, begun = 0.0, training.step
     while training.step < training.stop:
         optimizer.set_progress(training.share, args.hold)

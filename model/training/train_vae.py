@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from model.config import VaeConfig
@@ -42,6 +43,7 @@ OBJECT_CROPS = 0.75  # share of crops that hold the object's centre
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, steps=2200, folder="runs/vae")
+    parser.add_argument("--init", type=Path, help="model folder whose VAE is the start")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2.5e-3)
     parser.add_argument("--freeze", type=int, default=1100, help="the step from which only the decoder trains")
@@ -161,6 +163,9 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     vae = build()
+    if args.init:
+        weights = load_file(args.init / "vae/diffusion_pytorch_model.safetensors")
+        vae.load_state_dict({name: value.float() for name, value in weights.items()})
     average = Average(vae, 0.99)
     optimizer = MuonAdamW(vae.named_parameters(), args.lr, adam_lr=0.8 * args.lr, weight_decay=0.0)
     training = Run(args)

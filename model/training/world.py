@@ -22,11 +22,14 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "pink": (255, 122, 196),
     "white": (250, 250, 250),
 }
-SHAPES = ("circle", "square", "triangle", "star", "ring", "heart")
-# Radii for a 128 pixel frame; neighbours differ by a factor of about 1.55, so that a size reads at a glance.
-SIZES: dict[str, float] = {"small": 13.0, "medium": 20.0, "big": 31.0}
-MOTIONS = ("left", "right", "up", "down", "bounce", "orbit", "swing", "still")
-BACKGROUNDS = ("night", "sky", "sunset", "meadow", "desert", "snow")
+SHAPES = ("circle", "square", "triangle", "star", "ring", "heart", "cross", "moon")
+# Radii for a 128 pixel frame; neighbours differ by a factor of about 1.5, so that a size reads at a glance.
+SIZES: dict[str, float] = {"small": 14.0, "medium": 21.5, "big": 33.0}
+MOTIONS = (
+    *("left", "right", "up", "down", "up left", "up right", "down left", "down right"),
+    *("bounce", "orbit", "grow", "shrink", "spin", "still"),
+)
+BACKGROUNDS = ("night", "sky", "sunset", "meadow", "desert", "snow", "sea", "city")
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "colour": tuple(COLOURS),
@@ -37,13 +40,15 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 
 FRAME = 128.0  # the frame side that positions and radii are given for
-SPEED = 2.0  # pixels per frame: one latent cell (8 px) per latent frame (4 frames)
-BOUNCE_PERIOD, BOUNCE_HEIGHT, FLOOR = 32, 40.0, 116.0
+SPEED = 2.0  # pixels per frame and axis: one latent cell (8 px) per latent frame (4 frames)
+BOUNCE_PERIOD, BOUNCE_HEIGHT, FLOOR = 32, 40.0, 120.0
 ORBIT_PERIOD, ORBIT_RADIUS = 48, 26.0
-SWING_PERIOD, SWING_WIDTH = 48, 27.0
+GROWTH_PERIOD, GROWTH_FRAMES, GROWTH = 64, 48, 0.3  # grows by ±30 % for 48 frames, then is back within 16
+SPIN_PERIOD = 64
+BACKGROUND_PERIOD = 64  # of waves and of twinkling stars
 JITTER = 5.0  # the start is this near to the centre, in either direction
 HELD_OUT_SHARE = 0.1
-ALL_PERIODS = 192  # every motion repeats after this many frames on a square frame
+ALL_PERIODS = 192  # everything repeats after this many frames on a square frame
 
 
 @dataclass(frozen=True)
@@ -90,27 +95,42 @@ def sample_scene(rng: np.random.Generator, *, split: str = "train", any_phase: b
             return scene
 
 
-def centres(scene: Scene, frames: int, aspect: tuple[float, float] = (1.0, 1.0), stride: int = 1) -> np.ndarray:
-    """Object centres [frames, 2] as (x, y), unwrapped, for a frame of 128·aspect pixels (height, width)."""
+@dataclass(frozen=True)
+class Course:
+    """Where an object is in each frame, for a frame of 128 pixels' height."""
+
+    centres: np.ndarray  # [frames, 2], (x, y), unwrapped
+    radii: np.ndarray  # [frames], pixels
+    angles: np.ndarray  # [frames], radians, clockwise
+
+
+def course(scene: Scene, frames: int, aspect: tuple[float, float] = (1.0, 1.0), stride: int = 1) -> Course:
+    """The object's way through `frames` frames (every stride-th) of 128·aspect pixels (height, width)."""
     t = scene.phase + stride * np.arange(frames, dtype=np.float64)
     mid_x, mid_y = FRAME * aspect[1] / 2 + scene.dx, FRAME * aspect[0] / 2 + scene.dy
     x, y = np.full_like(t, mid_x), np.full_like(t, mid_y)
-    match MOTIONS[scene.motion]:
-        case "left":
-            x = mid_x - SPEED * t
-        case "right":
-            x = mid_x + SPEED * t
-        case "up":
-            y = mid_y - SPEED * t
-        case "down":
-            y = mid_y + SPEED * t
+    radii, angles = np.full_like(t, scene.radius), np.zeros_like(t)
+    motion = MOTIONS[scene.motion]
+    directions = motion.split()
+    x += SPEED * t * (("right" in directions) - ("left" in directions))
+    y += SPEED * t * (("down" in directions) - ("up" in directions))
+    match motion:
         case "bounce":
             u = (t / BOUNCE_PERIOD) % 1.0
             floor = FLOOR + FRAME * (aspect[0] - 1)
             y = floor - scene.radius - BOUNCE_HEIGHT * 4 * u * (1 - u) + scene.dy * 0.5
         case "orbit":
-            angle = 2 * math.pi * t / ORBIT_PERIOD
-            x, y = mid_x + ORBIT_RADIUS * np.sin(angle), mid_y - ORBIT_RADIUS * np.cos(angle)
-        case "swing":
-            x = mid_x + SWING_WIDTH * np.sin(2 * math.pi * t / SWING_PERIOD)
-    return np.stack([x, y], axis=1)
+            turn = 2 * math.pi * t / ORBIT_PERIOD
+            x, y = mid_x + ORBIT_RADIUS * np.sin(turn), mid_y - ORBIT_RADIUS * np.cos(turn)
+        case "grow":
+            radii *= 1 + GROWTH * _sawtooth(t)
+        case "shrink":
+            radii *= 1 - GROWTH * _sawtooth(t)
+        case "spin":
+            angles = 2 * math.pi * t / SPIN_PERIOD
+    return Course(np.stack([x, y], axis=1), radii, angles)
+
+
+def _sawtooth(t: np.ndarray) -> np.ndarray:
+    """From −1 to 1 in GROWTH_FRAMES frames, and back in the rest of the period."""
+    return np.interp(t % GROWTH_PERIOD, [0, GROWTH_FRAMES, GROWTH_PERIOD], [-1.0, 1.0, -1.0])
