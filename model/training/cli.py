@@ -1,4 +1,4 @@
-"""Hooks the training commands into `python -m model`: `train PART` and `judge`.
+"""Hooks the training commands into `python -m model`: `train PART`, `judge` and `minute`.
 
 A command's module, and torch with it, is imported when the command is run, so that the other commands start fast.
 """
@@ -18,12 +18,13 @@ PARTS = {
 
 
 def add_parsers(subparsers: argparse._SubParsersAction) -> None:
-    """Add `train` and `judge`; a parsed namespace has `run`, to be called with it, which returns the exit status."""
+    """Add the three commands; a parsed namespace has `run`, to be called with it, which returns the exit status."""
     train = subparsers.add_parser("train", help="train a part of the embedded model")
     parts = train.add_subparsers(required=True, metavar="PART")
     for name, (module, text) in PARTS.items():
         _add(parts, f"train {name}", module, text)
     _add(subparsers, "judge", "evaluate", "score the model on held-out prompts")
+    _add(subparsers, "minute", "minute", "score videos of a minute: drift, sharpness, jumps")
 
 
 def _add(subparsers: argparse._SubParsersAction, command: str, module: str, text: str) -> None:

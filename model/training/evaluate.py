@@ -10,13 +10,16 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from model.binary import open_parts
+from model.parts import load_parts
+from model.pipeline import Pipeline, Request
 from model.training import captions
 from model.training.judge import load_judge, read
 from model.training.world import ATTRIBUTES, Scene, sample_scene
@@ -61,10 +64,28 @@ def score_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--n", type=int, default=64, help="number of prompts")
+def draw_prompts(n: int, seed: int, wording: str) -> tuple[list[Scene], list[str]]:
+    """Held-out scenes and a caption of each, canonical or free, with every attribute named."""
+    rng, words = np.random.default_rng((seed, 99)), np.random.default_rng((seed, 100))
+    scenes = [sample_scene(rng, split="held_out") for _ in range(n)]
+    write = captions.canonical if wording == "canonical" else lambda scene: captions.free(scene, words, missing=0.0)
+    return scenes, [write(scene) for scene in scenes]
+
+
+def make_videos(pipeline: Pipeline, prompts: list[str], args: argparse.Namespace) -> Iterator[np.ndarray]:
+    """One video per prompt, uint8 [F, H, W, 3], each with a seed of its own; tells on stderr how far it is."""
+    for index, prompt in enumerate(prompts):
+        request = Request(prompt, seed=args.seed * 1_000_003 + index, blocks=args.blocks, steps=args.steps)
+        with torch.no_grad():
+            yield np.concatenate([block.frames for block in pipeline.stream(request)])
+        if (index + 1) % 16 == 0 or args.blocks > 20:
+            print(f"{index + 1}/{len(prompts)}", file=sys.stderr, flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser, n: int = 64, blocks: int = 7) -> None:
+    parser.add_argument("--n", type=int, default=n, help="number of prompts")
     parser.add_argument("--steps", type=int, default=4, help="denoising steps per block")
-    parser.add_argument("--blocks", type=int, default=7, help="blocks per video, at least 3")
+    parser.add_argument("--blocks", type=int, default=blocks, help="blocks per video, at least 3")
     parser.add_argument("--seed", type=int, default=0, help="picks prompts and noise")
     parser.add_argument("--wording", choices=("canonical", "free"), default="canonical")
     parser.add_argument("--model", type=Path, default=TINY, help="model folder")
@@ -73,33 +94,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Score the model folder; prints a table or JSON. Returns the exit status."""
-    from model.binary import open_parts
-    from model.parts import load_parts
-    from model.pipeline import Pipeline, Request
-
-    rng = np.random.default_rng((args.seed, 99))
-    scenes = [sample_scene(rng, split="held_out") for _ in range(args.n)]
-    words = np.random.default_rng((args.seed, 100))
-    write = captions.canonical if args.wording == "canonical" else lambda s: captions.free(s, words, missing=0.0)
-    prompts = [write(scene) for scene in scenes]
+def open_pipeline(args: argparse.Namespace) -> tuple[Pipeline, dict[str, str]]:
+    """The model folder, ready to run, and what runs it."""
     parts = load_parts(args.model, args.precision)
     runner = open_parts(parts, args.mode)
-    pipeline = Pipeline(args.model, runner)
+    return Pipeline(args.model, runner), {"mode": runner.mode, "precision": parts.precision.name}
 
-    def videos() -> Iterable[np.ndarray]:
-        for index, prompt in enumerate(prompts):
-            request = Request(prompt, seed=args.seed * 1_000_003 + index, blocks=args.blocks, steps=args.steps)
-            with torch.no_grad():
-                yield np.concatenate([block.frames for block in pipeline.stream(request)])
-            if (index + 1) % 16 == 0:
-                print(f"{index + 1}/{args.n}", file=sys.stderr, flush=True)
 
+def run(args: argparse.Namespace) -> int:
+    """Score the model folder; prints a table or JSON. Returns the exit status."""
+    scenes, prompts = draw_prompts(args.n, args.seed, args.wording)
+    pipeline, means = open_pipeline(args)
     started = time.monotonic()
-    result = scores(args.model / "judge", scenes, videos())
-    result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, "mode": runner.mode}
-    result["precision"] = parts.precision.name
+    result = scores(args.model / "judge", scenes, make_videos(pipeline, prompts, args))
+    result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, **means}
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result, indent=2) if args.json else score_table(result))
     return 0

@@ -25,12 +25,12 @@ from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
 from model.training.teacher import Layout, denoise, forward, frames_of
-from model.training.world import Scene
+from model.training.world import SHAPES, Scene
 from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-HARDER = {"star": 4.0, "ring": 2.0}  # how much oftener a shape is drawn: their outlines need the most practice
+HARDER = {"star": 2.0, "ring": 1.5, "moon": 1.5}  # how much oftener a shape is drawn: their outlines need the most practice
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"
 EMBEDDING = "text_encoder.shared.weight"
@@ -124,7 +124,7 @@ class Data:
         self, rng: np.random.Generator, source: latents.LatentSet, size: int
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Latents, loss weights and tokens of a random batch."""
-        often = np.array([HARDER.get(scene.shape, 1.0) for scene in source.scenes])
+        often = np.array([HARDER.get(SHAPES[scene.shape], 1.0) for scene in source.scenes])
         index = torch.from_numpy(rng.choice(len(often), size=size, p=often / often.sum()))
         tokens = draw_text(self.tokenizer, [source.scenes[i] for i in index.tolist()], rng, 0.5)
         return source.latents[index].float(), source.weights(index, PEAK_WEIGHT), tokens
