@@ -30,7 +30,8 @@ from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-HARDER = {"star": 2.0, "ring": 1.5, "moon": 1.5}  # how much oftener a shape is drawn: their outlines need the most practice
+# How much oftener a shape is drawn: their outlines need the most practice.
+HARDER = {"star": 2.0, "ring": 1.5, "moon": 1.5}
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"
 EMBEDDING = "text_encoder.shared.weight"
