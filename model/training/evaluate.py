@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from model.binary import open_parts
 from model.parts import load_parts
-from model.pipeline import Pipeline, Request
+from model.pipeline import Limits, Pipeline, Report, Request
 from model.training import captions
 from model.training.judge import load_judge, read
 from model.training.world import ATTRIBUTES, Scene, sample_scene
@@ -72,20 +71,34 @@ def draw_prompts(n: int, seed: int, wording: str) -> tuple[list[Scene], list[str
     return scenes, [write(scene) for scene in scenes]
 
 
-def make_videos(pipeline: Pipeline, prompts: list[str], args: argparse.Namespace) -> Iterator[np.ndarray]:
-    """One video per prompt, uint8 [F, H, W, 3], each with a seed of its own; tells on stderr how far it is."""
+def make_videos(
+    pipeline: Pipeline, prompts: list[str], args: argparse.Namespace, reports: list[Report]
+) -> Iterator[np.ndarray]:
+    """One video per prompt, uint8 [F, H, W, 3], each with a seed of its own; adds what the graph did to `reports`."""
+    limits = Limits(args.max_attempts, args.resample_above, args.skip_below)
     for index, prompt in enumerate(prompts):
-        request = Request(prompt, seed=args.seed * 1_000_003 + index, blocks=args.blocks, steps=args.steps)
-        with torch.no_grad():
-            yield np.concatenate([block.frames for block in pipeline.stream(request)])
+        seed = args.seed * 1_000_003 + index
+        blocks = list(pipeline.stream(Request(prompt, seed, args.blocks, steps=args.steps, limits=limits)))
+        reports.append(blocks[-1].report)
+        yield np.concatenate([block.frames for block in blocks])
         if (index + 1) % 16 == 0 or args.blocks > 20:
             print(f"{index + 1}/{len(prompts)}", file=sys.stderr, flush=True)
+
+
+def work_done(reports: list[Report]) -> dict[str, float]:
+    """Denoising steps per block, those of blocks started again included, and the share of blocks started again."""
+    blocks = sum(report.blocks for report in reports)
+    steps, again = (sum(getattr(report, name) for report in reports) for name in ("steps", "resampled"))
+    return {"steps_per_block": round(steps / blocks, 3), "resampled": round(again / blocks, 4)}
 
 
 def add_arguments(parser: argparse.ArgumentParser, n: int = 64, blocks: int = 7) -> None:
     parser.add_argument("--n", type=int, default=n, help="number of prompts")
     parser.add_argument("--steps", type=int, default=4, help="denoising steps per block")
     parser.add_argument("--blocks", type=int, default=blocks, help="blocks per video, at least 3")
+    parser.add_argument("--resample-above", type=float, help="the quality rule, as in generate; off by default")
+    parser.add_argument("--max-attempts", type=int, default=1)
+    parser.add_argument("--skip-below", type=float, help="the skip rule, as in generate; off by default")
     parser.add_argument("--seed", type=int, default=0, help="picks prompts and noise")
     parser.add_argument("--wording", choices=("canonical", "free"), default="canonical")
     parser.add_argument("--model", type=Path, default=TINY, help="model folder")
@@ -106,8 +119,9 @@ def run(args: argparse.Namespace) -> int:
     scenes, prompts = draw_prompts(args.n, args.seed, args.wording)
     pipeline, means = open_pipeline(args)
     started = time.monotonic()
-    result = scores(args.model / "judge", scenes, make_videos(pipeline, prompts, args))
-    result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, **means}
+    reports: list[Report] = []
+    result = scores(args.model / "judge", scenes, make_videos(pipeline, prompts, args, reports))
+    result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, **means, **work_done(reports)}
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result, indent=2) if args.json else score_table(result))
     return 0
