@@ -72,4 +72,4 @@ def mix_context(past: Tensor, own: Own, layout: Layout, rng: np.random.Generator
             at = layout.noisy.index(number) * BLOCK
             block = torch.where(pick, own.x0[:, :, at : at + BLOCK], block)
         blocks.append(block)
-    return torch.cat(blocks, dim=2)
+    return torch.cat(blocks, dim=2) if blocks else past

@@ -17,7 +17,7 @@ from model.training.clips import background, render
 from model.training.optim import MuonAdamW, orthogonalise
 from model.training.teacher import Layout, forward
 from model.training.train_transformer import LAYOUTS, Generator, draw_sigmas
-from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, Scene, held_out, sample_scene
+from model.training.world import ALL_PERIODS, BACKGROUNDS, Scene, held_out, sample_scene
 
 TINY = Path(model.__file__).parent / "tiny"
 
