@@ -347,7 +347,7 @@ def begin(
 ) -> tuple[Any, ...]:
     """Checks the form before anything is queued, settles the seed, and swaps Generate for Stop."""
     request = checked(prompt, random_seed() if randomise else seed, blocks, size, steps)
-    mine = threading.Event()
+    told, mine = serving.pipeline.hint(request), threading.Event()
     if stops.setdefault(visitor.session_hash, mine) is not mine:
         raise gr.Error("Your last video is still being made. Stop it first.", title="One at a time")
     return (
@@ -356,7 +356,7 @@ def begin(
         gr.Button("Stop", visible=True, interactive=True),
         gr.DownloadButton(value=None, interactive=False),
         line("waiting for its turn …", 0),
-        html.escape(serving.pipeline.hint(request) or ""),
+        gr.HTML(html.escape(told or ""), visible=told is not None),
     )
 
 
@@ -535,15 +535,14 @@ CSS = """
 #below > #status { flex: 1 1 0; min-width: 0; }
 #below > #download { flex: 0 0 auto; min-width: 128px; }
 #status p { margin: 5px 0 0; min-height: 1.4em; font-size: .92rem; font-variant-numeric: tabular-nums; }
-#hint { font-size: .85rem; line-height: 1.35; opacity: .8; overflow-wrap: anywhere; }
-#hint:not(:has(.prose > *, .prose:not(:empty))) { display: none; }
+#hint { font-size: .8rem; line-height: 1.3; opacity: .8; overflow-wrap: anywhere; }
 .bar { height: 4px; border-radius: 2px; background: var(--neutral-200); overflow: hidden; }
 .dark .bar { background: var(--neutral-700); }
 .bar i { display: block; height: 100%; background: var(--primary-500); transition: width .25s; }
 .rows table, .rows tr { border: none; margin: 0; }
 .rows th, .rows td { border: none; padding: 3px 14px 3px 0; vertical-align: top; overflow-wrap: anywhere; }
 .rows th { font-weight: 500; opacity: .65; white-space: nowrap; }
-#knows { font-size: .82rem; line-height: 1.35; }
+#knows { font-size: .8rem; line-height: 1.3; }
 #knows th, #knows td { padding: 0 10px 1px 0; }
 @media (max-width: 800px) {
   .gradio-container .main { padding: 8px 12px !important; }
@@ -566,7 +565,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         gr.HTML(f'<p role="alert">{html.escape(problem)} The embedded model serves instead.</p>', elem_id="problem")
     with gr.Row(elem_id="stage"):
         with gr.Column(elem_id="ask"):
-            looks = {"lines": 2, "max_lines": 4, "autofocus": True, "placeholder": f"Such as: {prompts[-1]}"}
+            looks = {"lines": 2, "max_lines": 4, "autofocus": True, "placeholder": prompts[-1]}
             prompt = gr.Textbox(prompts[0], label="Prompt", elem_id="prompt", **looks)
             generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
             price = gr.HTML(visible=ON_ZERO, elem_id="cost")
@@ -578,7 +577,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
             with gr.Row(elem_id="below"):
                 status_line = gr.HTML(line("ready", 0), elem_id="status")
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
-            hint = gr.HTML(elem_id="hint")
+            hint = gr.HTML(visible=False, elem_id="hint")
         with gr.Column(elem_id="rest"):
             examples = gr.Examples([[text] for text in prompts], prompt, label="Try", api_visibility="private")
             if world.knows:

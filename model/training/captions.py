@@ -135,7 +135,7 @@ FILLERS = ("a", "an", "the", "of", "is", "that", "video", "clip", "with", "and",
 EXAMPLES = (
     "a big red heart bouncing in a meadow",
     "a small yellow star circling at night",
-    "a medium blue moon moving up and left at sunset",
+    "a blue moon rising at sunset",
     "a big pink ring spinning in the snow",
     "over the waves, a tiny emerald ball drifts to the right",
 )

@@ -11,9 +11,7 @@ from tests.app.test_page import finished
 from tests.fixtures.folders import make_folder
 
 SAYS = {"knows": {"colour": ["red", "green"], "shape": ["ball"]}, "things": ["ball"], "examples": ["a red ball", "b"]}
-TOLD = (
-    "This small model does not know “zebra<b>x</b”, and makes something else instead. It knows the colours red"
-)
+TOLD = "This small model does not know “zebra<b>x</b”, and makes something else instead. It knows the colours red"
 
 
 def test_hint(tmp_path: Path, browser: Browser) -> None:
@@ -23,7 +21,7 @@ def test_hint(tmp_path: Path, browser: Browser) -> None:
         page = visit(browser, app.url)
         field, hint = page.locator("#prompt textarea"), page.locator("#hint")
         expect(field).to_have_value("a red ball")
-        expect(field).to_have_attribute("placeholder", "Such as: b")
+        expect(field).to_have_attribute("placeholder", "b")
         expect(page.locator("#knows")).to_contain_text("red, green")
         expect(hint).to_be_hidden()
         field.fill("a zebra<b>x</b>")
@@ -31,15 +29,14 @@ def test_hint(tmp_path: Path, browser: Browser) -> None:
         expect(hint).to_contain_text(TOLD)
         assert "eager" in finished(page)
         expect(hint).to_contain_text(TOLD)
+        expect(hint).to_be_visible()
         field.fill("a red ball")
         page.click("#generate")
         expect(hint).to_be_hidden()
         page.context.close()
 
-        for prompt, told in (("a big zebra", "“zebra”, and makes"), ("my ball", "“my”, and passes it over.")):
-            _, _, report = app.client().predict(prompt, 7, 1, "64x64", api_name="/generate")
-            assert report["frames"] == 9
-            assert told in report["hint"]
+        _, _, report = app.client().predict("my ball", 7, 1, "64x64", api_name="/generate")
+        assert (report["frames"], report["hint"]) == (9, "This small model does not know “my”, and passes it over.")
         assert "hint" not in app.client().predict("a red ball", 7, 1, "64x64", api_name="/generate")[2]
     finally:
         stop_app(app)
