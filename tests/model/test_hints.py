@@ -11,7 +11,7 @@ from model.config import ConfigError
 from model.hints import CUT, LONGEST, MOST, read_world
 from model.text import PromptTokenizer, clean
 from model.training import captions, export
-from tests.conftest import EMBEDDED
+from tests.conftest import EMBEDDED, ROOT
 from tests.model.test_text import TEXT
 from tests.model.test_text import write_tokenizer as write_pieces
 
@@ -100,3 +100,14 @@ def test_examples_are_of_this_world_and_show_much_of_it(tokenizer: PromptTokeniz
             assert len(set(values)) == len(values) == len(captions.EXAMPLES), (name, values)
     canonical = {option for values in captions.WORDS.values() for options in values.values() for option in options[:1]}
     assert not any(option in captions.EXAMPLES[-1] for option in canonical), "the last one is in other words"
+
+
+def test_the_readme_lists_this_world() -> None:
+    section = (ROOT / "README.md").read_text("utf-8").split("\n## What the embedded model knows\n")[1].split("\n## ")[0]
+    rows = [[cell.strip(" …") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
+    listed = {name: (values.split(", "), also.split(", ")) for name, values, also in rows if name in captions.WORDS}
+    assert set(listed) == set(captions.WORDS)
+    for name, values in captions.WORDS.items():
+        canonical, also = listed[name]
+        assert canonical == [options[0] for options in values.values()]
+        assert set(also) < {option for options in values.values() for option in options[1:]}
