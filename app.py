@@ -51,20 +51,11 @@ EMBEDDED = Path(__file__).parent / "model" / "tiny"
 WANTED = os.environ.get("MODEL_ID", "").strip()  # a model's folder, Hub id or preset; see model/locate.py
 MAX_BLOCKS = 60  # 45 s; a stream's chunks, 1 MB then, stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
-EXAMPLES = [
-    "a big red heart bouncing in a meadow",
-    "a small yellow star circling at night",
-    "a big orange ring swinging at sunset",
-    "a blue ball drifting to the right over the dunes",
-]
-EXAMPLES_OF_OTHERS = [
+EXAMPLES = (  # for a model that has none of its own
     "A red fox trots through fresh snow at dawn, its breath steaming in the cold light.",
     "Waves roll onto a black sand beach under heavy clouds, seen from a slowly rising drone.",
     "A potter's wet hands shape a clay bowl on a turning wheel, close up, warm light.",
     "A small sailing boat crosses a calm bay at sunset, gulls circling above the mast.",
-]
-KNOWS = (
-    "The embedded model knows circles, squares, triangles, stars, rings and hearts; what it makes of the rest is luck."
 )
 ON_ZERO = spaces.config.Config.zero_gpu
 BUILD_AT_START = 1500  # seconds of a GPU that the platform grants until the page is up
@@ -96,8 +87,7 @@ def opened(wanted: str) -> tuple[Serving, Located, str | None]:
 
 
 serving, located, problem = opened(WANTED)
-embedded = serving.folder == EMBEDDED.resolve()
-rollout = serving.pipeline.config.rollout
+rollout, world = serving.pipeline.config.rollout, serving.pipeline.world
 SIZES = [(f"{width} × {height}", size_text(height, width)) for height, width in rollout.sizes]
 durations = Durations(*rollout.sizes[0], rollout.steps)
 stops: dict[str, threading.Event] = {}  # by session: one video at a time, ended by its own visitor only
@@ -248,7 +238,8 @@ def recorded(
 ) -> Iterator[Progress | Recording]:
     """The request's progress and recording; whatever fails inside reaches the visitor as one plain sentence."""
     try:
-        yield from record(lent(request, stopped), request, rollout.fps, folder, stopped=stopped, **options)
+        source, told = lent(request, stopped), {"stopped": stopped, "hint": serving.pipeline.hint(request)}
+        yield from record(source, request, rollout.fps, folder, **told, **options)
     except (GenerationError, SourceFailed) as error:
         raise gr.Error(str(error), print_exception=False) from None
     except Exception:
@@ -296,7 +287,7 @@ def generate(
     Returns:
         The mp4 file (H.264); its metadata holds the settings.
         The seed.
-        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason). Where the video ended before its time: problem, in words.
+        JSON: settings, frames, digest (sha256 of all raw frames), seconds, what the graph did (blocks, steps, resampled, skipped, stop_reason), and what served it (mode, key, source; if it was no binary, the reason). Where the video ended before its time: problem, in words. Where the prompt has words that the model does not know: hint, a sentence on them and on what it knows.
     """  # noqa: E501  (each entry is one line in the API page)
     request = checked(prompt, seed, blocks, size, steps)
     cancelled = gone()
@@ -356,7 +347,7 @@ def begin(
 ) -> tuple[Any, ...]:
     """Checks the form before anything is queued, settles the seed, and swaps Generate for Stop."""
     request = checked(prompt, random_seed() if randomise else seed, blocks, size, steps)
-    mine = threading.Event()
+    told, mine = serving.pipeline.hint(request), threading.Event()
     if stops.setdefault(visitor.session_hash, mine) is not mine:
         raise gr.Error("Your last video is still being made. Stop it first.", title="One at a time")
     return (
@@ -365,6 +356,7 @@ def begin(
         gr.Button("Stop", visible=True, interactive=True),
         gr.DownloadButton(value=None, interactive=False),
         line("waiting for its turn …", 0),
+        gr.HTML(html.escape(told or ""), visible=told is not None),
     )
 
 
@@ -516,7 +508,7 @@ CSS = """
 #head > * { flex: 0 1 auto !important; width: auto; }
 #head h1 { display: inline; font-size: 1.3rem; letter-spacing: -.02em; margin-right: 12px; }
 #head small { font-size: .95rem; opacity: .65; }
-#knows small, #cost small { opacity: .65; }
+#cost small { opacity: .65; }
 .badge { display: inline-block; padding: 3px 12px; border-radius: 99px; font-size: .85rem; white-space: nowrap;
   background: var(--neutral-200); color: var(--neutral-800); }
 .badge::before { content: ""; display: inline-block; width: 8px; height: 8px; border-radius: 50%;
@@ -543,12 +535,15 @@ CSS = """
 #below > #status { flex: 1 1 0; min-width: 0; }
 #below > #download { flex: 0 0 auto; min-width: 128px; }
 #status p { margin: 5px 0 0; min-height: 1.4em; font-size: .92rem; font-variant-numeric: tabular-nums; }
+#hint { font-size: .8rem; line-height: 1.3; opacity: .8; overflow-wrap: anywhere; }
 .bar { height: 4px; border-radius: 2px; background: var(--neutral-200); overflow: hidden; }
 .dark .bar { background: var(--neutral-700); }
 .bar i { display: block; height: 100%; background: var(--primary-500); transition: width .25s; }
 .rows table, .rows tr { border: none; margin: 0; }
 .rows th, .rows td { border: none; padding: 3px 14px 3px 0; vertical-align: top; overflow-wrap: anywhere; }
 .rows th { font-weight: 500; opacity: .65; white-space: nowrap; }
+#knows { font-size: .8rem; line-height: 1.3; }
+#knows th, #knows td { padding: 0 10px 1px 0; }
 @media (max-width: 800px) {
   .gradio-container .main { padding: 8px 12px !important; }
   #head small { display: none; }
@@ -560,7 +555,7 @@ CSS = """
 }
 """
 
-examples_of = EXAMPLES if embedded else EXAMPLES_OF_OTHERS
+prompts = world.examples or EXAMPLES
 
 with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEEP_FILES)) as page:
     with gr.Row(elem_id="head"):
@@ -570,7 +565,8 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         gr.HTML(f'<p role="alert">{html.escape(problem)} The embedded model serves instead.</p>', elem_id="problem")
     with gr.Row(elem_id="stage"):
         with gr.Column(elem_id="ask"):
-            prompt = gr.Textbox(examples_of[0], label="Prompt", lines=2, max_lines=4, autofocus=True, elem_id="prompt")
+            looks = {"lines": 2, "max_lines": 4, "autofocus": True, "placeholder": prompts[-1]}
+            prompt = gr.Textbox(prompts[0], label="Prompt", elem_id="prompt", **looks)
             generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
             price = gr.HTML(visible=ON_ZERO, elem_id="cost")
             stop_button = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
@@ -581,10 +577,11 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
             with gr.Row(elem_id="below"):
                 status_line = gr.HTML(line("ready", 0), elem_id="status")
                 download = gr.DownloadButton("Download mp4", size="md", interactive=False, elem_id="download")
+            hint = gr.HTML(visible=False, elem_id="hint")
         with gr.Column(elem_id="rest"):
-            examples = gr.Examples([[text] for text in examples_of], prompt, label="Try", api_visibility="private")
-            if embedded:
-                gr.HTML(f"<small>{KNOWS}</small>", elem_id="knows")
+            examples = gr.Examples([[text] for text in prompts], prompt, label="Try", api_visibility="private")
+            if world.knows:
+                gr.HTML(table(world.facts()), label="It knows", elem_id="knows", elem_classes="rows")
             with gr.Accordion("Settings", open=False, elem_id="settings"):
                 with gr.Row():
                     seed = gr.Textbox("0", label="Seed", max_lines=1, elem_id="seed")
@@ -607,7 +604,7 @@ with gr.Blocks(title="Onegraph", analytics_enabled=False, delete_cache=(600, KEE
         [generate_button.click, prompt.submit],
         begin,
         [prompt, seed, randomise, blocks, size, steps],
-        [seed, generate_button, stop_button, download, status_line],
+        [seed, generate_button, stop_button, download, status_line, hint],
         **aside,
     ).success(stream, form, [player, status_line, download], concurrency_id="gpu", concurrency_limit=1, **hidden)
     ended = video.then(end, None, [generate_button, stop_button], **aside)

@@ -152,6 +152,8 @@ def _generate(args: argparse.Namespace) -> int:
     sources = [local_source(), *([hub] if hub else [])]
     pipeline = Pipeline(folder, open_parts(parts, args.mode, sources))
     request = pipeline.check(_request(args, pipeline.config.rollout))
+    if hint := pipeline.hint(request):
+        _say(hint)
     loaded = time.perf_counter()
     sha, frames, first, report = hashlib.sha256(), 0, None, {}
     with ExitStack() as stack:
@@ -177,6 +179,7 @@ def _generate(args: argparse.Namespace) -> int:
             "finish_file": round(time.perf_counter() - generated, 3),
         },
         **report,
+        **({"hint": hint} if hint else {}),
         "mode": pipeline.runner.mode,
         "precision": parts.precision.name,
         "binary": {"key": origin.key, "source": origin.source, "reason": origin.reason},

@@ -13,6 +13,7 @@ from compile_cache.errors import shown
 
 from .config import ConfigError, ModelConfig, RolloutConfig, TransformerConfig, VaeConfig, from_mapping, read_json
 from .generator import MAX_STEPS
+from .hints import read_world
 from .model_id import ModelError
 from .pipeline import RequestError, check_size
 from .text import PromptTokenizer
@@ -63,6 +64,7 @@ def check(folders: Mapping[str, Path], sources: Mapping[str, str], rollout: Mapp
         raise ConfigError(f"{where['vae']}: 'latents_mean' and 'latents_std' must have {vae.z_dim} numbers each")
     _fit("text channels", transformer.text_dim, sources["transformer"], text.get("d_model"), sources["text_encoder"])
     _check_rollout(config, origin)
+    read_world(rollout, origin)
     return config
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from compile_cache.errors import shown
 
-from .config import ConfigError, ModelConfig, read_config
+from .config import ConfigError, ModelConfig, read_config, read_json
 from .generator import LIMITS, MAX_STEPS, NEVER, OFF, REPORT, STOP_REASONS, UNIT
+from .hints import read_world
 from .runner import Runner
 from .schedule import step_tables
 from .state import RolloutState, new_state
@@ -120,6 +121,7 @@ class Pipeline:
 
     def __init__(self, folder: Path | str, runner: Runner) -> None:
         self.config: ModelConfig = read_config(folder)
+        self.world = read_world(read_json(Path(folder) / "onegraph.json"), "onegraph.json")
         self.runner = runner
         vocabulary = self.config.text_encoder["vocab_size"]
         self._tokenizer = PromptTokenizer(Path(folder), self.config.rollout.text_length, vocabulary)
@@ -142,6 +144,10 @@ class Pipeline:
             said = shown(str(error))
             raise RequestError(f"The model's tokenizer cannot be used for this prompt: {said}.") from None
         return replace(request, prompt=prompt)
+
+    def hint(self, request: Request) -> str | None:
+        """What to tell the visitor where the prompt of a checked request has words that the model does not know."""
+        return self.world.hint(*self._tokenizer.words(request.prompt))
 
     @torch.no_grad()
     def stream(self, request: Request, blocks_per_call: int = 1) -> Iterator[Block]:

@@ -97,6 +97,7 @@ def record(
     ending: str = "stopped",
     unfinished: Callable[[Callable[[], Recording]], None] | None = None,
     chunks: bool = False,
+    hint: str | None = None,
 ) -> Iterator[Progress | Recording]:
     """Yields a Progress for each block, then one Recording whose file lies in `folder`.
 
@@ -108,13 +109,14 @@ def record(
             the Recording, to be called in a better moment: whoever closes must not wait for ffmpeg. Without it the file
             goes then.
         chunks: whether to encode MPEG-TS chunks.
+        hint: what the report tells the visitor of the prompt, if anything.
 
     Raises whatever `source` raises before its first block, SourceFailed where it ends without one; its later failures
     are told in Recording.problem. Raises VideoError where ffmpeg fails, at any time.
     """
     path = Path(folder) / file_name(request)
     encoder = TsEncoder(fps, request.height, request.width) if chunks else None
-    tally = _Tally(request, fps, ending)
+    tally = _Tally(request, fps, ending, {"hint": hint} if hint else {})
     served, halted, problems = None, False, []
     try:
         if stopped():
@@ -153,11 +155,11 @@ def record(
 class _Tally:
     """What is known of a video's blocks so far."""
 
-    def __init__(self, request: Request, fps: int, ending: str) -> None:
+    def __init__(self, request: Request, fps: int, ending: str, told: Mapping[str, Any]) -> None:
         self.request, self.fps, self.ending = request, fps, ending
         self.frames = self.made = 0
         self.seconds = 0.0
-        self.report: dict[str, Any] = {"settings": settings_of(request), "seed": request.seed}
+        self.report: dict[str, Any] = {"settings": settings_of(request), "seed": request.seed, **told}
         self._digest, self._begin = hashlib.sha256(), time.perf_counter()
 
     def add(self, block: Block) -> None:

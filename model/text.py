@@ -60,6 +60,7 @@ class PromptTokenizer:
 
     def __init__(self, folder: Path, length: int, vocabulary: int) -> None:
         from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
 
         path = folder / "tokenizer" / "tokenizer.json"
         try:
@@ -71,6 +72,8 @@ class PromptTokenizer:
             raise ConfigError(f"{path} has {known} tokens, but the text encoder's vocabulary is {vocabulary}")
         self._tokenizer.no_padding()
         self._path, self.length, self._vocabulary = path, length, vocabulary
+        model = self._tokenizer.model
+        self._unknown = model.unk_token if isinstance(model, WordLevel) else None  # the others spell what they lack
         try:
             self._tokenizer.enable_truncation(length)
         except Exception as error:
@@ -93,3 +96,19 @@ class PromptTokenizer:
         padding = self.length - len(ids)
         mask = [1] * len(ids) + [0] * padding
         return torch.tensor([ids + [PAD_ID] * padding]), torch.tensor([mask])
+
+    def words(self, prompt: str) -> tuple[list[str], list[str]]:
+        """Of a cleaned prompt, as far as it is read: the words that the vocabulary has, as it has them, and those that
+        it has not, as they were typed, each once. Nothing is unknown to a tokenizer of pieces of words."""
+        read = self._tokenizer.encode(prompt)
+        own = zip(read.tokens, read.offsets, read.special_tokens_mask, strict=True)
+        tokens = [(name, place) for name, place, added in own if not added]
+        unknown = [_around(prompt, *place) for name, place in tokens if name == self._unknown]
+        known = [name for name, _ in tokens if name != self._unknown]
+        return known, list({word.casefold(): word for word in unknown if word}.values())
+
+
+def _around(prompt: str, begin: int, end: int) -> str:
+    """The whole word of which that is a part (the don of don't), without signs before and after it."""
+    before, after = re.search(r"\S*$", prompt[:begin])[0], re.match(r"\S*", prompt[end:])[0]
+    return re.sub(r"^\W+|\W+$", "", before + prompt[begin:end] + after)

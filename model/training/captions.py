@@ -131,6 +131,14 @@ WORDS = {
     "background": BACKGROUND_WORDS,
 }
 FILLERS = ("a", "an", "the", "of", "is", "that", "video", "clip", "with", "and", "one", "very", "there", "which", "it")
+# Prompts for the page: what there is at a glance, so no two share more than a size; the last is in free wording.
+EXAMPLES = (
+    "a big red heart bouncing in a meadow",
+    "a small yellow star circling at night",
+    "a blue moon rising at sunset",
+    "a big pink ring spinning in the snow",
+    "over the waves, a tiny emerald ball drifts to the right",
+)
 MISSING = 0.06  # in free wording, the chance that an attribute is left out (then any value is right)
 DROPPED = 0.1  # in free wording, the chance that a filler word is replaced by an unknown one
 STRANGE = 0.15  # and that some unknown word stands anywhere in it

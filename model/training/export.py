@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from model.config import TransformerConfig, VaeConfig
-from model.training.captions import TEXT_LENGTH, vocabulary, write_tokenizer
+from model.training.captions import EXAMPLES, SHAPE_WORDS, TEXT_LENGTH, WORDS, vocabulary, write_tokenizer
 
 SHIFT, STEPS, BLOCK_FRAMES, WINDOW_BLOCKS = 1.5, 4, 3, 3
 TRANSFORMER = TransformerConfig(
@@ -97,7 +97,21 @@ def write_layout(folder: Path) -> None:
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
     }
     write_json(folder / "model_index.json", {"_class_name": "WanPipeline", **parts})
-    rollout = {
+    write_json(folder / "onegraph.json", onegraph())
+    scheduler = {
+        "_class_name": "FlowMatchEulerDiscreteScheduler",
+        "num_train_timesteps": 1000,
+        "shift": SHIFT,
+        "use_dynamic_shifting": False,
+    }
+    write_json(folder / "scheduler/scheduler_config.json", scheduler)
+    write_tokenizer(folder / "tokenizer")
+
+
+def onegraph() -> dict[str, Any]:
+    """The values of onegraph.json: the rollout, and what the model says of itself."""
+    things = {option.split()[0] for options in SHAPE_WORDS.values() for option in options}
+    return {
         "title": "Onegraph tiny",
         "block_frames": BLOCK_FRAMES,
         "window_blocks": WINDOW_BLOCKS,
@@ -109,16 +123,10 @@ def write_layout(folder: Path) -> None:
         "fps": 16,
         "sizes": [[128, 128], [96, 160], [160, 96]],
         "licence": "apache-2.0",
+        "examples": list(EXAMPLES),
+        "knows": {name: [options[0] for options in values.values()] for name, values in WORDS.items()},
+        "things": sorted(things),
     }
-    write_json(folder / "onegraph.json", rollout)
-    scheduler = {
-        "_class_name": "FlowMatchEulerDiscreteScheduler",
-        "num_train_timesteps": 1000,
-        "shift": SHIFT,
-        "use_dynamic_shifting": False,
-    }
-    write_json(folder / "scheduler/scheduler_config.json", scheduler)
-    write_tokenizer(folder / "tokenizer")
 
 
 def folder_bytes(folder: Path) -> int:

@@ -45,7 +45,7 @@ if sys.argv[2:]:
 from model.__main__ import main
 status = main(["generate", "a red circle", "--model", sys.argv[1], "--json"])
 import app
-print(json.dumps([status, app.problem, app.embedded, app.model_facts()["Model"]]))
+print(json.dumps([status, app.problem, app.serving.folder == app.EMBEDDED.resolve(), app.model_facts()["Model"]]))
 """
 
 # What a model raises while it is read, by an expression, and what is said of it.

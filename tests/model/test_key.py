@@ -51,6 +51,7 @@ def calls_digest(folder: Path, dtype: torch.dtype = torch.float32) -> str:
         ("rollout", {"sizes": [[96, 64]]}),
         ("rollout", {"steps": 2, "shift": 1.0, "context_noise": 100.0}),
         ("rollout", {"fps": 8, "title": "another", "licence": "MIT"}),
+        ("rollout", {"knows": {"colour": ["red"]}, "things": ["ball"], "examples": ["a red ball"]}),
         ("transformer", {"_class_name": "X", "qk_norm": "none"}),  # diffusers' own, which we do not read
     ],
 )

@@ -292,6 +292,7 @@ WRONG = [  # what no folder may say, wherever it is
     ("onegraph.json", {"context_noise": float("nan")}, "'context_noise' must be from 0"),
     ("onegraph.json", {"shift": float("inf")}, "'shift' must be a number above 0"),
     ("onegraph.json", {"title": "two\nlines"}, "'title' must be one printable line"),
+    ("onegraph.json", {"knows": {"colour": "red"}}, "onegraph.json: field 'knows.colour' must be a list"),
     ("transformer/config.json", {"num_layers": 10**9}, "'num_layers' must be from 1 to 1000"),
     ("vae/config.json", {"latents_mean": [0.0]}, "'latents_mean' and 'latents_std' must have 16 numbers each"),
     ("text_encoder/config.json", {"d_kv": 0}, "text_encoder/config.json: field 'd_kv' must be from 1"),

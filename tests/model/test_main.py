@@ -41,6 +41,18 @@ def test_generate_says_what_it_did_and_writes_the_file(folder: Path, tmp_path: P
     assert again["digest"] == first["digest"]
 
 
+def test_generate_says_what_the_model_does_not_know(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", knows={"shape": ["ball", "cube"]}, things=["ball", "cube"])
+    small = ("--model", folder, "--mode", "eager", "--blocks", 1, "--size", "64x64", "--steps", 1, "--json")
+    told = "This small model does not know “zebra”, and makes something else instead. It knows the shapes ball, cube."
+    done = run("generate", "a red zebra", *small)
+    assert json.loads(done.stdout)["hint"] == told
+    assert told in done.stderr.splitlines()
+    done = run("generate", "a red ball", *small)
+    assert "hint" not in json.loads(done.stdout)
+    assert "not know" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

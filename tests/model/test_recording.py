@@ -62,6 +62,12 @@ def test_a_whole_video(tmp_path: Path) -> None:
     assert source.closed
 
 
+@pytest.mark.parametrize(("hint", "told"), [("the prompt is strange", {"hint": "the prompt is strange"}), (None, {})])
+def test_the_report_has_the_hint_if_there_is_one(tmp_path: Path, hint: str | None, told: dict) -> None:
+    *_, done = record(Source()(), REQUEST, 16, tmp_path, hint=hint)
+    assert {name: value for name, value in done.report.items() if name == "hint"} == told
+
+
 def test_stopping_keeps_what_was_made(tmp_path: Path) -> None:
     source = Source()
     asked = iter([False, False, True])

@@ -17,7 +17,7 @@ from model.training.clips import background, render
 from model.training.optim import MuonAdamW, orthogonalise
 from model.training.teacher import Layout, forward
 from model.training.train_transformer import LAYOUTS, Generator, draw_sigmas
-from model.training.world import ALL_PERIODS, BACKGROUNDS, Scene, held_out, sample_scene
+from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, MOTIONS, Scene, course, held_out, sample_scene
 
 TINY = Path(model.__file__).parent / "tiny"
 
@@ -55,8 +55,49 @@ def test_training_never_sees_held_out_combinations() -> None:
     assert all(held_out(scene) for scene in some_scenes(50, split="held_out"))
 
 
+def scene_of(**values: str) -> Scene:
+    """A big red circle moving left at night, but for what is named."""
+    named = {"colour": "red", "shape": "circle", "size": "big", "motion": "left", "background": "night"} | values
+    return Scene(*(ATTRIBUTES[name].index(value) for name, value in named.items()))
+
+
+def test_the_world_is_as_rich_as_it_should_be() -> None:
+    counts = {name: len(values) for name, values in ATTRIBUTES.items()}
+    least = {"colour": 8, "shape": 8, "size": 3, "motion": 12, "background": 8}
+    assert all(counts[name] >= number for name, number in least.items()), counts
+
+
+ALONG = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}  # y grows downwards
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_motions_are_what_they_are_called(motion: str) -> None:
+    way = course(scene_of(motion=motion), 33)
+    moved = way.centres - way.centres[0]
+    along = [ALONG[word] for word in motion.split() if word in ALONG]
+    if motion == "bounce":  # up and back to the ground, once
+        assert moved[16, 1] < -20 < -1 < moved[32, 1]
+        assert not moved[:, 0].any()
+    elif motion == "orbit":  # always as far from a place that is not its own
+        middle = course(scene_of(motion=motion), 48).centres.mean(0)
+        away = np.linalg.norm(way.centres - middle, axis=1)
+        assert away.min() > 10
+        assert np.ptp(away) < 1e-6
+    else:
+        assert tuple(np.sign(moved[-1])) == tuple(np.sum([(0, 0), *along], axis=0))
+    assert np.sign(way.radii[32] - way.radii[0]) == (motion == "grow") - (motion == "shrink")
+    assert (np.max(way.angles) > 1) == (motion == "spin")
+
+
+def test_no_wording_means_two_values() -> None:
+    for name, values in captions.WORDS.items():
+        assert tuple(values) == ATTRIBUTES[name]
+        wordings = [option for options in values.values() for option in options]
+        assert len(set(wordings)) == len(wordings), name
+
+
 def test_captions_name_every_attribute() -> None:
-    scene = Scene(0, 0, 2, 4, 0)
+    scene = scene_of(motion="bounce")
     assert captions.canonical(scene) == "a big red circle bouncing at night"
     rng = np.random.default_rng(0)
     texts = {captions.free(scene, rng, missing=0.0) for _ in range(200)}
