@@ -167,6 +167,35 @@ def test_412_with_something_else_committed_meanwhile(hub, tmp_path):
     check_whole(hub)
 
 
+@pytest.mark.parametrize("step", ["ask how", "batch", "commit"])
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_the_same_package_committed_meanwhile(hub, tmp_path, spoiled, step):
+    """After our look at the tip. Where the client asks later than that which files are new, it commits nothing, and
+    does not say so."""
+    made = offer(tmp_path)
+    if spoiled:
+        hub.repos.put(REPO, {**made.files(), made.manifest_path: b"{"})
+    before = commits(hub)
+    hub.fail(f"POST .*{STEPS[step]}", times=1, before=lambda: hub.repos.put(REPO, made.files()))
+    one, entry = builder(tmp_path, hub, made)
+    done = one.hub.publish(entry)
+    theirs = hub.repos.get(REPO).commits[-1]
+    assert (done.outcome, done.commit, commits(hub)) == ("identical", theirs, before + 1)
+    assert "nothing was committed" in done.text
+    assert hub.count("POST .*/commit/") == (step != "ask how")
+
+
+def test_what_is_there_but_not_given_out(hub, tmp_path):
+    """The client finds that no file has changed, although we could not read what is there: nothing is replaced."""
+    made = offer(tmp_path)
+    tip = hub.repos.put(REPO, made.files())
+    hub.fail(f"GET .*/{tip}/{made.manifest_path}", replace=b"{")
+    one, entry = builder(tmp_path, hub, made)
+    line = line_of(lambda: one.hub.publish(entry))
+    assert line.startswith(f"not published: {REPO} has this package already, but does not give it out: ")
+    assert commits(hub) == 1
+
+
 def test_412_for_ever(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     hub.fail("POST .*/commit/", status=412)
