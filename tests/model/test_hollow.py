@@ -19,7 +19,9 @@ from model.config import ModelConfig, read_config
 from model.control import Control
 from model.hollow import Hollow, hollow
 from model.presets import WAN_1_3B
-from tests.benchmarks.export import export, peak_memory, shortened
+from tests.benchmarks.export import export, shortened
+from tests.benchmarks.loading import from_here, status
+from tests.conftest import EMBEDDED
 from tests.fixtures.folders import make_folder
 
 DIRECT = {
@@ -139,11 +141,13 @@ def wan() -> ModelConfig:
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 def test_full_widths_export_once_for_all_sizes_without_memory(wan: ModelConfig) -> None:
     """See tests/benchmarks/export.py for the whole depth."""
-    before = peak_memory()
+    hollow(read_config(EMBEDDED), 64, 64)
+    torch.export.export(torch.nn.Identity(), (torch.ones(1),), strict=True)  # with this, all is imported
+    before = from_here()
     model = hollow(wan, *wan.rollout.sizes[0], room=EXAMPLE_BLOCKS)
     assert sum(p.numel() for p in model.parts["text_encoder"].parameters()) > 1e9
     condition, generate = (export(model, entry, dynamic=True) for entry in ("condition", "generate"))
-    assert peak_memory() - before < 1000  # MB; the weights alone would be 4,000
+    assert (status("VmHWM") - before) / 1e6 < 500  # the weights alone would be 4,000
     assert "while_loop" in str(generate.program.graph)
     assert condition.operators > 100
     assert generate.operators > 1000
