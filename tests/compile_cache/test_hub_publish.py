@@ -266,7 +266,7 @@ def test_not_reachable_and_offline(hub, tmp_path, monkeypatch):
 def _build_and_publish(barrier, queue, folder: Path, url: str, made: Offer) -> None:
     one = machine(folder / "cache", url, token=TOKEN)
     entry = made.put(one.local, folder)
-    barrier.wait(30)
+    barrier.wait(120)
     done = one.hub.publish(entry)
     # Everybody serves: from its own cache.
     assert one.local.find(made.key).package.read_bytes() == made.package
@@ -286,7 +286,7 @@ def test_six_builders_finish_at_once(hub, tmp_path, same):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(120)
     assert [child.exitcode for child in children] == [0] * 6
     results = [queue.get() for _ in range(6)]
     assert Counter(outcome for outcome, _, _ in results) == {"published": 1, "identical" if same else "theirs": 5}
@@ -307,7 +307,7 @@ def test_six_builders_of_six_keys(hub, tmp_path):
         made = offer(folder, sources=str(number + 1))
         one = machine(folder / "cache", hub.url, token=TOKEN)
         entry = made.put(one.local, folder)
-        barrier.wait(30)
+        barrier.wait(120)
         queue.put(one.hub.publish(entry).outcome)
 
     children = [fork.Process(target=work, args=(n,)) for n in range(6)]
@@ -315,7 +315,7 @@ def test_six_builders_of_six_keys(hub, tmp_path):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(120)
     assert [queue.get() for _ in range(6)] == ["published"] * 6
     assert len(machine(tmp_path / "seventh", hub).hub.keys()[1]) == 6
     assert commits(hub) == 6

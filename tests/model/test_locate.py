@@ -33,7 +33,7 @@ from tests.fixtures.shards import split
 
 WHOLE, SHARDED, ALONE, BARE, REST, BASE = (f"small/{n}" for n in ("whole", "sharded", "alone", "bare", "rest", "base"))
 SELF_FORCING = "gueraf/Self-Forcing-diffusers"  # of the presets, the one whose transformer is at the root
-QUICK = Limits(ask=3.0, download=20.0, stall=1.5)
+QUICK = Limits(ask=3.0, download=20.0, stall=1.5)  # where a test waits for one of them to pass
 UNWANTED = ("README.md", "transformer/diffusion_pytorch_model.bin", "vae/model.pt", "text_encoder/model.onnx",
             "transformer/diffusion_pytorch_model.fp16.safetensors", "scheduler/scheduler_config.json")  # fmt: skip
 JUNK = dict.fromkeys(UNWANTED, b"not to be fetched")
@@ -84,7 +84,7 @@ def hub(server: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def find(hub: FakeHub, tmp_path: Path, text: str, **settings) -> Located:
     base = settings.pop("base", Source(repo=REST))
-    return locate(text, base=base, cache=tmp_path / "cache", endpoint=hub.url, limits=QUICK, **settings)
+    return locate(text, base=base, cache=tmp_path / "cache", endpoint=hub.url, **settings)
 
 
 def same_weights(ours: Path, theirs: Path) -> bool:
@@ -131,7 +131,7 @@ def test_a_second_start_asks_for_nothing_but_the_commit(hub: FakeHub, tmp_path: 
     hub.log.clear()
     assert find(hub, tmp_path, first.sources["vae"]).folder == first.folder
     assert hub.log == []
-    away = locate(WHOLE, cache=tmp_path / "cache", endpoint="http://127.0.0.1:9", limits=QUICK)
+    away = locate(WHOLE, cache=tmp_path / "cache", endpoint="http://127.0.0.1:9")
     assert away.folder == first.folder
 
 
@@ -352,7 +352,7 @@ MADE = [  # what only making the parts shows
 def test_what_is_wrong_is_said_in_one_sentence(hub: FakeHub, tmp_path: Path, text: str, spoil, words: str) -> None:
     spoil(hub)
     with pytest.raises((CompileCacheError, ConfigError), match=words) as caught:
-        find(hub, tmp_path, text)
+        find(hub, tmp_path, text, limits=QUICK)
     assert "\n" not in str(caught.value)
     if "broke off" not in words:  # all else is known before any weights are fetched
         assert hub.count("GET /blob/") == 0
