@@ -10,7 +10,7 @@ from typing import Any
 
 import imageio_ffmpeg
 
-from model.video import read_settings
+from model.service.video import read_settings
 from tests.app.conftest import App, wait_for
 
 

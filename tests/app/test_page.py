@@ -10,7 +10,7 @@ import imageio_ffmpeg
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from model.video import read_settings
+from model.service.video import read_settings
 from tests.app.conftest import PHONE, App
 
 OpenPage = Callable[..., Page]

@@ -20,11 +20,11 @@ from torch import nn
 
 from model.__main__ import EMBEDDED
 from model.config import ModelConfig, TransformerConfig, from_mapping, read_config, read_json
-from model.convert import convert
-from model.presets import WAN_1_3B
-from model.shard_writer import write_tensors
+from model.published.convert import convert
+from model.published.presets import WAN_1_3B
+from model.published.shard_writer import write_tensors
+from model.published.wan_names import original_names, transformer_modules
 from model.transformer import CausalWanTransformer
-from model.wan_names import original_names, transformer_modules
 from model.weights import load_transformer, read_tensors
 
 STEM = "diffusion_pytorch_model"

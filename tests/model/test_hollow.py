@@ -19,7 +19,7 @@ from model.config import ModelConfig, read_config
 from model.control import Control
 from model.hollow import Hollow, hollow
 from model.pipeline import MAX_BLOCKS
-from model.presets import WAN_1_3B
+from model.published.presets import WAN_1_3B
 from tests.benchmarks.export import export, shortened
 from tests.benchmarks.loading import from_here, status
 from tests.conftest import EMBEDDED

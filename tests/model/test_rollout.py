@@ -12,7 +12,7 @@ from model.control import PYTHON, Control
 from model.generator import Generate
 from model.noise import normal, normal_table
 from model.pipeline import Request, generate_inputs, request_tensors
-from model.presets import PRESETS, WAN_1_3B, by_name
+from model.published.presets import PRESETS, WAN_1_3B, by_name
 from model.state import new_state
 from tests.model.pairs import relative_error, transformers, vaes
 from tests.model.upstream import Sampling, decode, sample

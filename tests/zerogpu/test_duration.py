@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gradio_client.exceptions import AppError
 
-from model.platform import ENDED
+from model.service.platform import ENDED
 from tests.conftest import ROOT
 from tests.fixtures.zerogpu.plans import Status
 from tests.fixtures.zerogpu.scheduler import FakeScheduler

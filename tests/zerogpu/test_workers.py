@@ -10,8 +10,8 @@ import imageio_ffmpeg
 import pytest
 from gradio_client.exceptions import AppError
 
-from model.platform import ENDED, MEMORY
-from model.recording import BROKE_OFF, NOTHING
+from model.service.platform import ENDED, MEMORY
+from model.service.recording import BROKE_OFF, NOTHING
 from tests.app.conftest import wait_for
 from tests.zerogpu.conftest import Zero
 
