@@ -29,26 +29,26 @@ import gradio as gr
 from gradio.context import LocalContext
 
 from compile_cache.errors import shown
-from model.aside import read_aside
-from model.duration import Durations
 from model.faults import fault
-from model.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
 from model.generator import MAX_STEPS
-from model.kept import Kept
-from model.locate import Located, locate
 from model.pipeline import Block, GenerationError, Request, RequestError
-from model.platform import ENDED, plain_words, too_long
 from model.progress import tenths
-from model.recording import Progress, Recording, Served, SourceFailed, record
-from model.remote import built, work
+from model.published.locate import Located, locate
 from model.runner import Held
-from model.serving import Serving
-from model.status import without_folders
-from model.video import read_settings
+from model.service.aside import read_aside
+from model.service.duration import Durations
+from model.service.forms import frames_in, link_of, random_seed, read_request, settings_of, size_text
+from model.service.kept import Kept
+from model.service.platform import ENDED, plain_words, too_long
+from model.service.recording import Progress, Recording, Served, SourceFailed, record
+from model.service.remote import built, work
+from model.service.serving import Serving
+from model.service.status import without_folders
+from model.service.video import read_settings
 
 log = logging.getLogger("onegraph")
 EMBEDDED = Path(__file__).parent / "model" / "tiny"
-WANTED = os.environ.get("MODEL_ID", "").strip()  # a model's folder, Hub id or preset; see model/locate.py
+WANTED = os.environ.get("MODEL_ID", "").strip()  # a model's folder, Hub id or preset; see model/published/locate.py
 MAX_BLOCKS = 60  # 45 s; a stream's chunks, 1 MB then, stay in memory until its visitor leaves
 DEFAULT_BLOCKS = 7
 EXAMPLES = (  # for a model that has none of its own

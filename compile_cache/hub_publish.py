@@ -53,11 +53,16 @@ def publish(entry: Entry, hub: HubRepo, token: str, deadline: Deadline) -> Publi
             text = f"{hub.repo} has another build of this key already{who}; it stays, this one is not published"
             return Published("theirs", tip, text)
         try:
-            commit = _commit(api, hub.repo, entry, tip)
+            commit, made = _commit(api, hub.repo, entry, tip)
         except Changed:
             deadline.check()
             time.sleep(random.uniform(0.05, 0.3) * min(attempt + 1, 5))  # the others are as many as we are
             continue
+        if not made:
+            if commit == tip:  # nor would the next look show it
+                why = there or "the manifest is not there"
+                raise HubError(f"{hub.repo} has this package already, but does not give it out: {why}")
+            continue  # the same package came in between
         if there is None:
             return Published("published", commit, f"published to {hub.repo} at {commit[:7]}")
         text = f"published to {hub.repo} at {commit[:7]}, in place of an entry that nobody could use: {there}"
@@ -87,7 +92,11 @@ def _look(hub: HubRepo, key: str, commit: str, deadline: Deadline) -> Manifest |
     return manifest
 
 
-def _commit(api: HfApi, repo: str, entry: Entry, parent: str) -> str:
+def _commit(api: HfApi, repo: str, entry: Entry, parent: str) -> tuple[str, bool]:
+    """The commit that was made on `parent`, True; or the one that main is at, which has these very files, False.
+
+    Raises Changed when main is not at `parent` and lacks some of them, another HubError.
+    """
     environment = entry.manifest.fields["environment"]
     operations = [
         CommitOperationAdd(f"{entry.key}/{MANIFEST}", entry.manifest.to_json()),
@@ -96,7 +105,9 @@ def _commit(api: HfApi, repo: str, entry: Entry, parent: str) -> str:
     message = f"Add {entry.key[:16]} for {environment.get('gpu') or environment.get('device')}"
     message += f", torch {environment.get('torch')}"
     with _in_words(repo):
-        return api.create_commit(repo, operations, commit_message=message, parent_commit=parent, revision="main").oid
+        info = api.create_commit(repo, operations, commit_message=message, parent_commit=parent, revision="main")
+    # Where no file has changed, the client sends no commit, and returns main's as if it were that; only this tells.
+    return info.oid, all(operation._is_committed for operation in operations)
 
 
 @contextmanager

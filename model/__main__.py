@@ -20,8 +20,8 @@ from compile_cache.errors import CompileCacheError, shown
 
 from . import plan_command
 from .config import ConfigError
-from .presets import PRESETS, WAN_1_3B, by_name
 from .progress import tenths
+from .published.presets import PRESETS, WAN_1_3B, by_name
 from .training import cli
 
 EMBEDDED = Path(__file__).parent / "tiny"
@@ -139,10 +139,10 @@ def _threads(text: str) -> int:
 def _generate(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     from .binary import open_parts
-    from .forms import settings_of
     from .pipeline import Pipeline
-    from .sources import hub_source, local_source
-    from .video import Mp4Writer
+    from .service.forms import settings_of
+    from .service.sources import hub_source, local_source
+    from .service.video import Mp4Writer
 
     _set_threads(args)
     if args.out and (not args.out.parent.is_dir() or args.out.is_dir()):
@@ -190,8 +190,8 @@ def _generate(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace, rollout: Any) -> Any:
-    from .forms import read_size
     from .pipeline import Limits, Request
+    from .service.forms import read_size
 
     height, width = read_size(args.size) if args.size else rollout.sizes[0]
     limits = Limits(args.max_attempts, args.resample_above, args.skip_below, args.still_below)
@@ -224,8 +224,8 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from . import convert
     from .device import DTYPES
+    from .published import convert
 
     made = convert.convert(args.source, args.out, which=args.which, lora=args.lora, lora_alpha=args.lora_alpha,
                            model=args.like or WAN_1_3B, dtype=DTYPES[args.dtype],
@@ -241,8 +241,8 @@ def _convert(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> tuple[Path, Any]:
     """The folder of the model that was named, downloaded where it has to be, and its parts."""
     from .faults import KNOWN, fault
-    from .locate import locate
     from .parts import load_parts
+    from .published.locate import locate
 
     try:
         folder = locate(args.model, progress=tenths("downloaded", _say)).folder

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .config import ModelConfig, RolloutConfig, from_mapping, read_config
-from .presets import PRESETS, WAN_1_3B, by_name
+from .published.presets import PRESETS, WAN_1_3B, by_name
 
 PLAIN = "wan-1.3b"  # with Self-Forcing's sampling
 
@@ -37,7 +37,7 @@ def configured(model: Path | str, preset: str | None) -> ModelConfig:
         return replace(plain, rollout=rollout)
     folder = Path(model)
     if not (folder / "onegraph.json").is_file():  # else it need not have all parts
-        from .locate import locate
+        from .published.locate import locate
 
         folder = locate(model, weights=False).folder
     return read_config(folder)
@@ -45,9 +45,9 @@ def configured(model: Path | str, preset: str | None) -> ModelConfig:
 
 def _run(args: argparse.Namespace) -> int:
     from .device import DTYPES
-    from .forms import read_size, size_text, whole_number
     from .pipeline import MAX_BLOCKS, check_size
     from .plan import plan
+    from .service.forms import read_size, size_text, whole_number
 
     config = configured(args.model, args.preset)
     sizes = [read_size(args.size)] if args.size else config.rollout.sizes

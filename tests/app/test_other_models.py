@@ -21,7 +21,7 @@ from tests.app.test_why import panel
 from tests.conftest import ROOT
 from tests.fixtures.fake_hub import FakeHub
 from tests.fixtures.folders import make_folder
-from tests.model.test_locate import WEIGHTS, content, gated, pickled, retyped, without
+from tests.model.published.test_locate import WEIGHTS, content, gated, pickled, retyped, without
 
 WHOLE = "small/whole"
 # MODEL_ID, what is done to the repository, and the beginning of what is said of it.
@@ -60,7 +60,7 @@ RAISED = {
 }
 RAISES = """
 import json, sys, torch, app
-from model import locate
+from model.published import locate
 from model.__main__ import main
 from model.config import ConfigError
 def reads(folder, **settings):

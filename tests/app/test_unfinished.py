@@ -14,7 +14,7 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
-from model.video import read_settings
+from model.service.video import read_settings
 from tests.app.conftest import PATIENCE, App, settled, wait_for
 from tests.app.test_page import pixels
 

@@ -22,9 +22,9 @@ from compile_cache.build import count_ops
 from compile_cache.entry import EntryPoint, export_shapes
 from model.binary import EXAMPLE_BLOCKS, dynamic_shapes
 from model.config import ModelConfig, read_config
-from model.forms import read_size, size_text
 from model.hollow import Hollow, hollow
-from model.presets import WAN_1_3B
+from model.published.presets import WAN_1_3B
+from model.service.forms import read_size, size_text
 
 
 @dataclass(frozen=True)

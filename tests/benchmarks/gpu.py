@@ -24,11 +24,11 @@ from torch import Tensor
 from compile_cache.store import LocalStore
 from model.binary import build, open_parts
 from model.config import read_config
-from model.forms import read_size
 from model.parts import Parts
 from model.pipeline import Request, generate_inputs, request_tensors
-from model.presets import WAN_1_3B
+from model.published.presets import WAN_1_3B
 from model.runner import Runner
+from model.service.forms import read_size
 from model.state import new_state
 from tests.fixtures.random_parts import random_parts
 

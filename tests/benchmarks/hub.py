@@ -57,7 +57,7 @@ def worker(started: float) -> dict[str, float]:
     from compile_cache.store import LocalStore
     from model import binary, parts
     from model.__main__ import EMBEDDED
-    from model.sources import hub_source, local_source
+    from model.service.sources import hub_source, local_source
 
     seconds = {"Python and torch": time.time() - started}
     with ExitStack() as stack:

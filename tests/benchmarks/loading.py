@@ -16,13 +16,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from model.config import TransformerConfig, from_mapping, read_config, read_json
-from model.convert import convert
-from model.presets import WAN_1_3B
-from model.shard_writer import write_tensors
+from model.__main__ import EMBEDDED
+from model.config import ModelConfig, TransformerConfig, from_mapping, read_config, read_json
+from model.published.convert import convert
+from model.published.presets import WAN_1_3B
+from model.published.shard_writer import write_tensors
+from model.published.wan_names import original_names, transformer_modules
 from model.transformer import CausalWanTransformer
-from model.wan_names import original_names, transformer_modules
 from model.weights import load_transformer, read_tensors
 
 STEM = "diffusion_pytorch_model"
@@ -63,19 +65,28 @@ def status(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
+def from_here() -> int:
+    """Bytes that are resident now; the peak, "VmHWM", is one from here on."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
 def child_load(folder: Path) -> dict[str, float]:
     """In a process of its own: peak of resident memory while loading and using, against the weights' size."""
     parts = read_config(WAN_1_3B)
     own = from_mapping(TransformerConfig, read_json(folder / "transformer" / "config.json"), "config.json")
-    torch.ones(8).to(torch.bfloat16).float().sum()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-    before = status("VmRSS")
-    tensors = read_tensors(folder, "transformer", torch.bfloat16)
-    module = load_transformer(replace(parts, transformer=own), tensors)
-    for parameter in module.parameters():
-        parameter.view(-1).max()  # every page is read
+    _load(EMBEDDED, read_config(EMBEDDED))  # imports, and maps, what that takes
+    before = from_here()
+    module = _load(folder, replace(parts, transformer=own))
     weights = sum(parameter.nbytes for parameter in module.parameters())
     return {"weights": weights, "peak": status("VmHWM") - before}
+
+
+def _load(folder: Path, config: ModelConfig) -> nn.Module:
+    module = load_transformer(config, read_tensors(folder, "transformer", torch.bfloat16))
+    for parameter in module.parameters():
+        parameter.view(-1).max()  # every page is read
+    return module
 
 
 def child_convert(folder: Path) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from model.__main__ import EMBEDDED
 from model.binary import open_runner
 from model.pipeline import Pipeline, Request
-from model.video import write_mp4
+from model.service.video import write_mp4
 
 PROMPT = "a big red circle moving right in the snow"
 REPEATS = 3

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from pathlib import Path
 
 import pytest
@@ -170,17 +171,16 @@ def test_many_threads(unchecked):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sorted(set(outcomes)) == ["failed", "fine"]
     assert len(outcomes) == 80
 
 
 def test_input_checks_are_cheap(opened):
     check, inputs = opened._checks["rollout"], good_inputs()
-    started = time.perf_counter()
-    for _ in range(1000):
-        check.check(inputs)
-    assert time.perf_counter() - started < 0.2  # 3 inputs: about 10 microseconds each time
+    # 3 inputs: about 10 microseconds each time. The processor's seconds, which no other process can take.
+    took = timeit.repeat(lambda: check.check(inputs), time.thread_time, number=1000, repeat=5)
+    assert min(took) < 0.2
 
 
 # -- packages that do not fit their manifest
@@ -238,9 +238,9 @@ def test_no_place_to_unpack(toy, monkeypatch):
 
 
 LOAD = """
-import sys, time
+import os, sys
 import torch
-before, started = set(sys.modules), time.perf_counter()
+before, started = set(sys.modules), sum(os.times()[:4])
 from pathlib import Path
 from safetensors.torch import load_file
 from compile_cache.sources import open_first
@@ -250,7 +250,7 @@ weights = {"rollout": weights, "encode": {k: v for k, v in weights.items() if k 
 weights["encode"]["body.shift"] = weights["rollout"]["body.shift"]
 binary, resolution = open_first(sys.argv[2], [LocalStore(Path(sys.argv[1]))], weights)
 out = binary.run("rollout", [torch.ones(1, 8), torch.zeros(4, 8), torch.tensor(2)])
-seconds = time.perf_counter() - started
+seconds = sum(os.times()[:4]) - started  # the processor's, its children's too
 new = set(sys.modules) - before
 heavy = [m for m in new if m.split(".")[:2] in (["torch", "_inductor"], ["torch", "_dynamo"], ["torch", "export"])]
 print(resolution.reason, seconds, sorted(heavy))

@@ -63,7 +63,7 @@ def killed(work: Callable[[], object], owner_of: Any, name: str, replacement: Ca
     settle()
     process = fork.Process(target=child)
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == -signal.SIGKILL
 
 

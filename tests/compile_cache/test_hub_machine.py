@@ -60,7 +60,7 @@ def exit_code(work) -> int:
     settle()
     process = fork.Process(target=work)
     process.start()
-    process.join(60)
+    process.join(120)
     return process.exitcode
 
 

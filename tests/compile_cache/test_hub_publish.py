@@ -167,6 +167,35 @@ def test_412_with_something_else_committed_meanwhile(hub, tmp_path):
     check_whole(hub)
 
 
+@pytest.mark.parametrize("step", ["ask how", "batch", "commit"])
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_the_same_package_committed_meanwhile(hub, tmp_path, spoiled, step):
+    """After our look at the tip. Where the client asks later than that which files are new, it commits nothing, and
+    does not say so."""
+    made = offer(tmp_path)
+    if spoiled:
+        hub.repos.put(REPO, {**made.files(), made.manifest_path: b"{"})
+    before = commits(hub)
+    hub.fail(f"POST .*{STEPS[step]}", times=1, before=lambda: hub.repos.put(REPO, made.files()))
+    one, entry = builder(tmp_path, hub, made)
+    done = one.hub.publish(entry)
+    theirs = hub.repos.get(REPO).commits[-1]
+    assert (done.outcome, done.commit, commits(hub)) == ("identical", theirs, before + 1)
+    assert "nothing was committed" in done.text
+    assert hub.count("POST .*/commit/") == (step != "ask how")
+
+
+def test_what_is_there_but_not_given_out(hub, tmp_path):
+    """The client finds that no file has changed, although we could not read what is there: nothing is replaced."""
+    made = offer(tmp_path)
+    tip = hub.repos.put(REPO, made.files())
+    hub.fail(f"GET .*/{tip}/{made.manifest_path}", replace=b"{")
+    one, entry = builder(tmp_path, hub, made)
+    line = line_of(lambda: one.hub.publish(entry))
+    assert line.startswith(f"not published: {REPO} has this package already, but does not give it out: ")
+    assert commits(hub) == 1
+
+
 def test_412_for_ever(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     hub.fail("POST .*/commit/", status=412)
@@ -237,7 +266,7 @@ def test_not_reachable_and_offline(hub, tmp_path, monkeypatch):
 def _build_and_publish(barrier, queue, folder: Path, url: str, made: Offer) -> None:
     one = machine(folder / "cache", url, token=TOKEN)
     entry = made.put(one.local, folder)
-    barrier.wait(30)
+    barrier.wait(120)
     done = one.hub.publish(entry)
     # Everybody serves: from its own cache.
     assert one.local.find(made.key).package.read_bytes() == made.package
@@ -257,7 +286,7 @@ def test_six_builders_finish_at_once(hub, tmp_path, same):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(120)
     assert [child.exitcode for child in children] == [0] * 6
     results = [queue.get() for _ in range(6)]
     assert Counter(outcome for outcome, _, _ in results) == {"published": 1, "identical" if same else "theirs": 5}
@@ -278,7 +307,7 @@ def test_six_builders_of_six_keys(hub, tmp_path):
         made = offer(folder, sources=str(number + 1))
         one = machine(folder / "cache", hub.url, token=TOKEN)
         entry = made.put(one.local, folder)
-        barrier.wait(30)
+        barrier.wait(120)
         queue.put(one.hub.publish(entry).outcome)
 
     children = [fork.Process(target=work, args=(n,)) for n in range(6)]
@@ -286,7 +315,7 @@ def test_six_builders_of_six_keys(hub, tmp_path):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(120)
     assert [queue.get() for _ in range(6)] == ["published"] * 6
     assert len(machine(tmp_path / "seventh", hub).hub.keys()[1]) == 6
     assert commits(hub) == 6

@@ -83,7 +83,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_next_source_serves(toy, hub, fresh, fault):
     hub.fail("/blob/", **FAULTS[fault])
-    one = fresh("one", QUICK)
+    one = fresh("one", QUICK if fault == "silent" else LIMITS)
     answer = serve(toy, [one.local, one.hub, toy.store])
     assert [a.outcome for a in answer.tried] == ["miss", "refused" if fault == "a flipped bit" else "error", "hit"]
     assert answer.tried[1].seconds < QUICK.download + SLACK

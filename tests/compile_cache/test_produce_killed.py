@@ -64,7 +64,7 @@ def test_four_builders_of_one_key_build_once(store, small, tmp_path):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(120)
     assert [child.exitcode for child in children] == [0] * 4
     assert len(log.read_text().split()) == 1
     assert store.find(small[0].key) is not None
@@ -99,7 +99,7 @@ def test_killed_while_building(store, small, tmp_path, monkeypatch, point):
 
     killed = fork.Process(target=child)
     killed.start()
-    killed.join(60)
+    killed.join(120)
     assert killed.exitcode == -signal.SIGKILL
     assert (store.find(small[0].key), store.quarantined()) == (None, [])
     assert list(tmp_path.glob(f"{scratch.PREFIX}-*"))

@@ -43,7 +43,7 @@ def test_a_killed_process_is_cleared_up_after(tmp_path):
     mine = scratch.make()
     child = fork.Process(target=_make_and_die)
     child.start()
-    child.join(30)
+    child.join(120)
     assert child.exitcode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 2
     assert len(owner.clear(tmp_path, scratch.PREFIX)) == 1
@@ -55,7 +55,7 @@ def test_a_fork_does_not_remove_its_parents_folders():
     mine = scratch.make()
     child = fork.Process(target=scratch._remove_all)
     child.start()
-    child.join(30)
+    child.join(120)
     assert mine.exists()
     scratch._remove_all()
     assert not mine.exists()

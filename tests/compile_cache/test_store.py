@@ -205,7 +205,7 @@ def _put_within(root: Path, manifest, package: Path, queue) -> None:
 def test_a_real_write_error(store, small):
     child = fork.Process(target=_put_within, args=(store.root, *small, None))
     child.start()
-    child.join(30)
+    child.join(120)
     assert child.exitcode == 7
     assert store.entries() == []
     assert list((store.root / "incoming").iterdir()) == []

@@ -42,7 +42,7 @@ def test_killed_while_storing(store, small, point):
     manifest, package = small
     child = fork.Process(target=_put_and_die, args=(store.root, manifest, package, point))
     child.start()
-    child.join(30)
+    child.join(120)
     assert child.exitcode == -signal.SIGKILL
     found = store.find(manifest.key)  # whole or not there, never half
     assert found is None or found.package.read_bytes() == package.read_bytes()
@@ -70,7 +70,7 @@ def test_incoming_of_living_processes_is_left_alone(store, small):
 
 
 def _put_after(barrier, root: Path, manifest, package: Path) -> None:
-    barrier.wait(20)
+    barrier.wait(120)
     LocalStore(root).put(manifest, package)
 
 
@@ -82,7 +82,7 @@ def test_six_processes_put_the_same_key(store, small):
         for child in children:
             child.start()
         for child in children:
-            child.join(30)
+            child.join(120)
         assert [child.exitcode for child in children] == [0] * 6
         assert store.entries() == [manifest.key]
         assert store.find(manifest.key) is not None
@@ -101,7 +101,7 @@ def test_one_builder_at_a_time_and_a_killed_one_frees_the_key(store):
     key, held = "a" * 64, fork.Event()
     child = fork.Process(target=_hold, args=(store.root, key, held))
     child.start()
-    assert held.wait(20)
+    assert held.wait(120)
     with (store.root / "locks" / key).open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with store.building("b" * 64):  # another key is free

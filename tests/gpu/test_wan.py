@@ -10,7 +10,7 @@ from model.binary import build, open_parts
 from model.config import read_config
 from model.parts import Parts
 from model.pipeline import Request
-from model.presets import WAN_1_3B
+from model.published.presets import WAN_1_3B
 from tests.benchmarks.gpu import stream
 from tests.fixtures.random_parts import random_parts
 

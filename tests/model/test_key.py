@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,15 @@ import torch
 
 from compile_cache.trial import digest_of
 from model import binary
-from model.binary import GRAPH_SOURCES, reference_calls
+from model.binary import GRAPH_SOURCES, MAX_ROOM, binary_fields, reference_calls
 from model.config import read_config
+from model.parts import Parts, assemble
+from model.plan_command import configured
+from model.precision import pick_precision
 from model.state import new_state
+from model.transformer import CausalWanTransformer
+from model.vae import WanVae
+from model.weights import empty_text_encoder
 from tests.fixtures.folders import fields_of, make_folder
 
 PARTS = {"transformer": "transformer/config.json", "vae": "vae/config.json", "text": "text_encoder/config.json",
@@ -99,6 +106,29 @@ def test_the_code_that_defines_the_graph_and_its_proof_is_in_the_key(folder, tmp
         assert fields_of(folder, "float32")["sources"] != before["sources"], name
         (copy / f"{name}.py").write_text(content)
     assert {"generator", "transformer", "vae", "reference"} <= set(GRAPH_SOURCES)
+
+
+def at_full_size(preset: str) -> Parts:
+    """Of Wan 2.1 1.3B, on meta: names and shapes are all that a key is made of."""
+    config, meta = configured("", preset), torch.device("meta")
+    with meta:
+        modules = {"transformer": CausalWanTransformer(config.transformer), "vae": WanVae(config.vae)}
+    modules["text_encoder"] = empty_text_encoder(config.text_encoder)
+    tensors = {part: module.state_dict() for part, module in modules.items()}
+    return replace(assemble(config, pick_precision("float32", "cpu"), meta, tensors.pop), device=torch.device("cpu"))
+
+
+def test_videos_of_any_length_are_of_one_key_and_the_window_is_in_it():
+    window, same, other = (binary_fields(at_full_size(name)) for name in ("self-forcing", "causal-forcing", "longlive"))
+    assert window == same
+    assert window["config"]["rollout"] == {"window_blocks": 7, "sink_blocks": 0}
+    assert other["config"]["rollout"] == {"window_blocks": 3, "sink_blocks": 1}
+    for fields, ring in ((window, 7), (other, 4)):
+        frames, block, *rest = fields["entry_points"][1]["inputs"]
+        blocks = {"root": "blocks", "factor": 1, "offset": 0, "least": 1, "most": MAX_ROOM}
+        assert (frames["shape"][0], block["shape"]) == (blocks, [])  # how many now, and how many before
+        assert {named["shape"][0] for named in rest if named["name"].startswith(("k_", "v_"))} == {ring}
+        assert "blocks" not in json.dumps(rest)
 
 
 def test_the_calls_fit_the_entry_points_and_go_on_from_one_another(folder):

@@ -9,7 +9,7 @@ import pytest
 
 from compile_cache.key import FIELD_NAMES, SCHEMA, key_of
 from compile_cache.manifest import PACKAGE, EntryFigures, FileRecord, Manifest
-from model.video import read_settings
+from model.service.video import read_settings
 from tests.conftest import ROOT
 from tests.fixtures.folders import make_folder
 

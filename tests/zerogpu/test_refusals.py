@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from model.platform import BUSY, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
-from model.recording import NOTHING
+from model.service.platform import BUSY, LOST, NO_ACCOUNT, PENDING, RUNS, SESSION
+from model.service.recording import NOTHING
 from tests.fixtures.zerogpu.plans import FREE, PRO, Plan, Quota, Status, Wait
 from tests.zerogpu.conftest import Zero, token
 from tests.zerogpu.test_workers import ENDS

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from model.video import read_settings
+from model.service.video import read_settings
 from tests.app.conftest import wait_for
 from tests.fixtures.zerogpu import mischief
 from tests.zerogpu.conftest import Zero, token
