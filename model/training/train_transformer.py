@@ -8,6 +8,7 @@ place of both (rollout.py). Knows nothing of pixels.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,13 +26,13 @@ from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
 from model.training.teacher import Layout, denoise, forward, frames_of
-from model.training.world import SHAPES, Scene
+from model.training.world import Scene
 from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-# How much oftener a shape is drawn: their outlines need the most practice.
-HARDER = {"star": 2.0, "ring": 1.5, "moon": 1.5}
+# How much oftener these are drawn: outlines that need the most practice, and motions without a direction.
+HARDER = {"star": 2.0, "cross": 2.0, "ring": 1.5, "moon": 1.5, "grow": 3.0, "shrink": 3.0, "spin": 3.0}
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"
 EMBEDDING = "text_encoder.shared.weight"
@@ -111,6 +112,11 @@ def draw_text(
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
+def how_often(scene: Scene) -> float:
+    """The scene's weight when batches are drawn."""
+    return math.prod(HARDER.get(value, 1.0) for value in scene.names().values())
+
+
 class Data:
     """The data sets and the tokenizer, and how batches are drawn from them."""
 
@@ -125,7 +131,7 @@ class Data:
         self, rng: np.random.Generator, source: latents.LatentSet, size: int
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Latents, loss weights and tokens of a random batch."""
-        often = np.array([HARDER.get(SHAPES[scene.shape], 1.0) for scene in source.scenes])
+        often = np.array([how_often(scene) for scene in source.scenes])
         index = torch.from_numpy(rng.choice(len(often), size=size, p=often / often.sum()))
         tokens = draw_text(self.tokenizer, [source.scenes[i] for i in index.tolist()], rng, 0.5)
         return source.latents[index].float(), source.weights(index, PEAK_WEIGHT), tokens
