@@ -76,7 +76,7 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N",
                         help="blocks made in one call of the graph; does not change the frames")  # fmt: skip
     for name, what in (
-        ("resample-above", "start a block again whose last two predictions differ by more"),
+        ("resample-above", "start a block again whose last change of prediction is more than this share of its first"),
         ("skip-below", "end a block's denoising when two predictions differ by this or less"),
         ("still-below", "end the video when a block's first and last latent frame differ by this or less"),
     ):

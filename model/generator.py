@@ -23,8 +23,7 @@ from .vae import WanVae
 
 MAX_STEPS = 8  # denoising steps per block that the schedule tables have room for
 UNIT = 65_536  # latent differences are compared in 1/65,536, as integers
-OFF = -1  # a limit that no difference can fall below
-NEVER = 2**62  # a limit that no difference can exceed
+OFF = -1  # for a limit that is not in force
 
 # The int64 vector `limits` that comes in, and the int64 vector `report` that goes out.
 LIMITS = ("steps", "max_attempts", "resample_above", "skip_below", "still_below")
@@ -83,9 +82,10 @@ class Generate(nn.Module):
 
         Per block: `steps` denoising forwards, each from the last x0 re-noised with fresh noise, then one forward that
         commits the clean block to the cache. Two successive x0 predictions that differ by `skip_below` or less end
-        the denoising early; a block whose last two differ by more than `resample_above` starts again with other
-        noise, up to `max_attempts` times; a block whose last latent frame differs from its first by `still_below` or
-        less is the last.
+        the denoising early. A block whose predictions do not settle, the last change being more than `resample_above`
+        of the first, starts again with other noise, up to `max_attempts` times: relative, since a large object changes
+        more than a small one, however sure the model is. A block whose last latent frame differs from its first by
+        `still_below` or less is the last.
         """
         layers = len(self.transformer.blocks)
         kv, caches, cross = rest[: 2 * layers], rest[2 * layers : -2 * layers], rest[-2 * layers :]
@@ -94,10 +94,10 @@ class Generate(nn.Module):
         room = torch.full((), frames.shape[0], dtype=torch.int64, device=frames.device)
         x0 = self._blank_latents(kv[0])
 
-        def go_on(emitted, _block, _step, _attempt, _x0, counts, stop):
+        def go_on(emitted, _block, _step, _attempt, _x0, _first, counts, stop):
             return (emitted < room) & (stop == 0)
 
-        def body(emitted, block, step, attempt, x0, counts, stop):
+        def body(emitted, block, step, attempt, x0, first, counts, stop):
             zero = torch.zeros_like(step)
             commit = step == steps
             denoise = ~commit
@@ -109,11 +109,13 @@ class Generate(nn.Module):
             predicted = torch.where(commit, x0, predict_x0(x, flow, sigma))
             finite = predicted.isfinite().all()
             change = _difference(predicted, x0)
+            first = torch.where(step == 1, change, first)
             compared = denoise & (step > 0)  # the first prediction has nothing to be compared with
             last = step + 1 == steps
             skip = compared & (change <= skip_below) & ~last
             done = denoise & (last | skip)
-            poor = done & compared & (change > resample_above) & (attempt < max_attempts)
+            unsettled = (step > 1) & (resample_above >= 0) & (change * UNIT > resample_above * first)
+            poor = done & unsettled & (attempt < max_attempts)
 
             video = self._decode_if(commit, x0, block, frames, caches)
             frames.index_copy_(0, emitted[None], video[None])
@@ -124,10 +126,10 @@ class Generate(nn.Module):
             counts = counts + torch.stack([commit, torch.ones_like(commit), denoise, poor, skipped])
             attempt = torch.where(commit, zero, attempt + poor)
             step = torch.where(commit | poor, zero, torch.where(done, steps, step + 1))
-            return emitted + commit, block + commit, step, attempt, predicted, counts, stop
+            return emitted + commit, block + commit, step, attempt, predicted, first, counts, stop
 
-        emitted, step, attempt, stop = (torch.zeros_like(block) for _ in range(4))
-        carry = (emitted, block.clone(), step, attempt, x0, block.new_zeros(len(REPORT) - 1), stop)
+        emitted, step, attempt, first, stop = (torch.zeros_like(block) for _ in range(5))
+        carry = (emitted, block.clone(), step, attempt, x0, first, block.new_zeros(len(REPORT) - 1), stop)
         *_, counts, stop = carry = self.control.loop(go_on, body, carry)
         return carry[1].clone(), torch.cat([counts, stop[None]])
 
@@ -171,7 +173,7 @@ def to_uint8(video: Tensor) -> Tensor:
 
 def _difference(a: Tensor, b: Tensor) -> Tensor:
     """Mean absolute difference in 1/UNIT, int64 0-d. Rounded before it is summed: exact in any order of summation."""
-    rounded = ((a - b).abs().nan_to_num(posinf=0.0) * UNIT).clamp(max=2.0**40).round().to(torch.int64)
+    rounded = ((a - b).abs().nan_to_num(posinf=0.0) * UNIT).clamp(max=2.0**30).round().to(torch.int64)
     return rounded.sum() // rounded.numel()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from compile_cache.errors import shown
 
 from .config import ConfigError, ModelConfig, read_config, read_json
-from .generator import LIMITS, MAX_STEPS, NEVER, OFF, REPORT, STOP_REASONS, UNIT
+from .generator import LIMITS, MAX_STEPS, OFF, REPORT, STOP_REASONS, UNIT
 from .hints import read_world
 from .runner import Runner
 from .schedule import step_tables
@@ -48,11 +48,12 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """When to repeat, shorten or end, as mean absolute differences of latents; None is off.
+    """When to repeat, shorten or end; None is off.
 
-    resample_above: a block whose last two x0 predictions differ by more starts again with other noise, at most
-    `max_attempts` times. skip_below: two successive predictions that differ by this or less end a block's
-    denoising. still_below: a block whose last latent frame differs from its first by this or less is the last.
+    resample_above: a block whose last change from one x0 prediction to the next is more than this share of its first
+    starts again with other noise, at most `max_attempts` times; it takes three steps or more to tell. As mean absolute
+    differences of latents: skip_below: two successive predictions that differ by this or less end a block's denoising.
+    still_below: a block whose last latent frame differs from its first by this or less is the last.
     """
 
     max_attempts: int = 1
@@ -63,15 +64,15 @@ class Limits:
     def tensor(self, steps: int) -> Tensor:
         """The graph's int64 vector `limits`."""
 
-        def units(value: float | None, off: int) -> int:
-            return off if value is None else round(value * UNIT)
+        def units(value: float | None) -> int:
+            return OFF if value is None else round(value * UNIT)
 
         values = {
             "steps": steps,
             "max_attempts": self.max_attempts,
-            "resample_above": units(self.resample_above, NEVER),
-            "skip_below": units(self.skip_below, OFF),
-            "still_below": units(self.still_below, OFF),
+            "resample_above": units(self.resample_above),
+            "skip_below": units(self.skip_below),
+            "still_below": units(self.still_below),
         }
         return torch.tensor([values[name] for name in LIMITS])
 

@@ -20,7 +20,7 @@ from model.vae import WanVae
 
 @dataclass
 class Decisions:
-    """Limits in latent units (None is off), as a request gives them, and what came of them."""
+    """Limits as a request gives them (None is off), and what came of them."""
 
     steps: int
     max_attempts: int = 0
@@ -39,8 +39,9 @@ def difference(a: Tensor, b: Tensor) -> int:
     return sum(((a - b).abs() * 65_536).round().long().flatten().tolist()) // a.numel()
 
 
-def above(value: int, limit: float | None) -> bool:
-    return limit is not None and value > round(limit * 65_536)
+def unsettled(changes: list[int], share: float | None) -> bool:
+    """Whether the last change is more than that share of the first; one change alone tells nothing."""
+    return share is not None and len(changes) > 1 and changes[-1] * 65_536 > round(share * 65_536) * changes[0]
 
 
 def at_most(value: int, limit: float | None) -> bool:
@@ -69,7 +70,7 @@ def roll(
             return transformer.step(x.to(dtype), times, crosses, cache, slot, positions, int(held)).float()
 
         for attempt in range(decisions.max_attempts + 1):
-            x0, change = torch.zeros(shape), None
+            x0, changes = torch.zeros(shape), []
             for step in range(decisions.steps):
                 s = 1 - step / decisions.steps
                 sigma = torch.tensor(rollout.shift * s / (1 + (rollout.shift - 1) * s))
@@ -78,11 +79,11 @@ def roll(
                 x = (1 - sigma) * x0 + sigma * noise
                 before, x0 = x0, x - sigma * flow(x, float(torch.tensor(1000.0 * sigma.item())))
                 decisions.denoised += 1
-                change = difference(x0, before) if step else None
+                changes += [difference(x0, before)] if step else []
                 last = step + 1 == decisions.steps
-                if change is not None and not last and at_most(change, decisions.skip_below):
+                if step and not last and at_most(changes[-1], decisions.skip_below):
                     break
-            if change is None or attempt == decisions.max_attempts or not above(change, decisions.resample_above):
+            if attempt == decisions.max_attempts or not unsettled(changes, decisions.resample_above):
                 break
             decisions.resampled += 1
             decisions.log.append(f"block {block}: resampled")

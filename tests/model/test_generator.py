@@ -18,9 +18,10 @@ CASES = {
     "two steps": dict(steps=2),
     "one step": dict(steps=1, resample_above=0.0, skip_below=1e3),  # nothing to compare: no decision is taken
     "every block resampled": dict(steps=3, max_attempts=2, resample_above=0.0),
-    "some blocks resampled": dict(steps=3, max_attempts=1, resample_above="median"),
+    "some blocks resampled": dict(steps=3, max_attempts=1, resample_above="some"),
     "every block shortened": dict(steps=4, skip_below=1e3),
-    "shortened, then resampled": dict(steps=4, max_attempts=1, skip_below=1e3, resample_above=0.0),
+    "shortened too early to tell": dict(steps=4, max_attempts=1, skip_below=1e3, resample_above=0.0),
+    "shortened, then resampled": dict(steps=6, max_attempts=1, skip_below="some", resample_above=0.0),
     "still": dict(steps=2, still_below=1e3),
 }
 
@@ -55,8 +56,9 @@ def reference(folder: Path, pipeline: Pipeline, seed: int, blocks: int, **case) 
 @pytest.mark.parametrize("name", CASES)
 def test_frames_and_report_equal_the_reference_loop(folder: Path, pipeline: Pipeline, name: str) -> None:
     case, blocks = dict(CASES[name]), 5
-    if case.get("resample_above") == "median":  # a limit that some blocks exceed and others do not
-        case["resample_above"] = a_limit_between_blocks(pipeline, case["steps"], blocks)
+    for limit in ("resample_above", "skip_below"):
+        if case.get(limit) == "some":
+            case[limit] = a_limit_for_some(pipeline, limit, case["steps"], blocks)
     expected, decisions = reference(folder, pipeline, 7, blocks, **case)
     limits = Limits(**{key: value for key, value in case.items() if key != "steps"})
     if "max_attempts" not in case:
@@ -69,23 +71,29 @@ def test_frames_and_report_equal_the_reference_loop(folder: Path, pipeline: Pipe
         skipped=decisions.skipped, stop_reason="still" if name == "still" else "full",
     )  # fmt: skip
     counts = {"every block resampled": (2 * blocks, 0), "every block shortened": (0, 2 * blocks),
-              "shortened, then resampled": (blocks, 2 * blocks)}  # fmt: skip
+              "shortened too early to tell": (0, 2 * blocks)}  # fmt: skip
     if name == "some blocks resampled":
         assert 0 < report.resampled < blocks
+    elif name == "shortened, then resampled":
+        assert report.resampled > 0
+        assert 0 < report.skipped < 4 * blocks
     else:
         assert (report.resampled, report.skipped) == counts.get(name, (0, 0))
 
 
-def a_limit_between_blocks(pipeline: Pipeline, steps: int, blocks: int) -> float:
-    """By bisection on the number of blocks resampled."""
+def a_limit_for_some(pipeline: Pipeline, name: str, steps: int, blocks: int) -> float:
+    """A limit that some blocks or steps are within and others are not, by bisection."""
+    count, most = ("resampled", blocks) if name == "resample_above" else ("skipped", (steps - 2) * blocks)
     low, high = 0.0, 16.0
     for _ in range(40):
         middle = (low + high) / 2
-        limits = Limits(max_attempts=1, resample_above=middle)
+        limits = Limits(**{name: middle})
         _, report = video(pipeline, Request("a red ball", 7, blocks, **SIZE, steps=steps, limits=limits))
-        if 0 < report.resampled < blocks:
+        found = getattr(report, count)
+        if 0 < found < most:
             return middle
-        low, high = (middle, high) if report.resampled else (low, middle)
+        # More is resampled as its limit falls, more is skipped as its limit rises.
+        low, high = (middle, high) if (found > 0) == (count == "resampled") else (low, middle)
     raise AssertionError("all blocks change alike")
 
 
