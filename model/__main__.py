@@ -20,6 +20,7 @@ from compile_cache.errors import CompileCacheError, shown
 
 from . import plan_command
 from .config import ConfigError
+from .limit_options import add_limit_options, limits_of
 from .progress import tenths
 from .published.presets import PRESETS, WAN_1_3B, by_name
 from .training import cli
@@ -75,13 +76,7 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.add_argument("--blocks-per-call", type=int, default=1, metavar="N",
                         help="blocks made in one call of the graph; does not change the frames")  # fmt: skip
-    for name, what in (
-        ("resample-above", "start a block again whose last change of prediction is more than this share of its first"),
-        ("skip-below", "end a block's denoising when two predictions differ by this or less"),
-        ("still-below", "end the video when a block's first and last latent frame differ by this or less"),
-    ):
-        parser.add_argument(f"--{name}", type=float, metavar="D", help=f"{what} (default: off)")
-    parser.add_argument("--max-attempts", type=int, default=1, metavar="N", help="how often a block may start again")
+    add_limit_options(parser)
     _add_model(parser)
     parser.set_defaults(run=_generate)
 
@@ -190,13 +185,12 @@ def _generate(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace, rollout: Any) -> Any:
-    from .pipeline import Limits, Request
+    from .pipeline import Request
     from .service.forms import read_size
 
     height, width = read_size(args.size) if args.size else rollout.sizes[0]
-    limits = Limits(args.max_attempts, args.resample_above, args.skip_below, args.still_below)
     steps = rollout.steps if args.steps is None else args.steps
-    return Request(args.prompt, args.seed, args.blocks, height, width, steps, limits)
+    return Request(args.prompt, args.seed, args.blocks, height, width, steps, limits_of(args, rollout))
 
 
 def _compile(args: argparse.Namespace) -> int:

@@ -81,6 +81,9 @@ class RolloutConfig:
     shift: float = 5.0  # timestep shift of the flow-matching schedule
     steps: int = 4  # denoising steps per block, unless a request says otherwise
     context_noise: float = 0.0  # timestep at which a finished block is written to the cache
+    resample_above: float | None = None  # rules of the rollout, unless a request has its own: see pipeline.Limits
+    max_attempts: int = 1
+    skip_below: float | None = None
     text_length: int = 512  # tokens a prompt is padded or cut to
     fps: int = 16
     sizes: tuple[tuple[int, int], ...] = ((480, 832),)  # (height, width) offered, all on the grid

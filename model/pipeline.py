@@ -6,7 +6,7 @@ Knows what a request may ask for and which tensors the graph takes; not how the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compile_cache.errors import shown
 
-from .config import ConfigError, ModelConfig, read_config, read_json
+from .config import ConfigError, ModelConfig, RolloutConfig, read_config, read_json
 from .generator import LIMITS, MAX_STEPS, OFF, REPORT, STOP_REASONS, UNIT
 from .hints import read_world
 from .runner import Runner
@@ -29,6 +29,7 @@ MAX_SEED = 2**63 - 1
 MAX_BLOCKS = 1_000
 SIDE_PATCHES = (2, 64)  # a side of the video, in grid steps
 MAX_DIFFERENCE = 1_000.0  # latents are of the order of 1
+MAX_ATTEMPTS = 100
 
 
 class GenerationError(RuntimeError):
@@ -61,6 +62,11 @@ class Limits:
     skip_below: float | None = None
     still_below: float | None = None
 
+    @classmethod
+    def of(cls, rollout: RolloutConfig) -> Limits:
+        """The model's own."""
+        return cls(rollout.max_attempts, rollout.resample_above, rollout.skip_below)
+
     def tensor(self, steps: int) -> Tensor:
         """The graph's int64 vector `limits`."""
 
@@ -85,7 +91,7 @@ class Request:
     height: int = 128
     width: int = 128
     steps: int = 4
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None  # None: the model's own
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class Pipeline:
         _in_range("number of blocks", request.blocks, 1, MAX_BLOCKS)
         _in_range("number of steps", request.steps, 1, MAX_STEPS)
         check_size(self.config, request.height, request.width)
-        _check_limits(request.limits)
+        _check_limits(request.limits or Limits.of(self.config.rollout))
         try:
             self._tokenizer.encode(prompt)
         except ConfigError as error:
@@ -198,7 +204,8 @@ def request_tensors(config: ModelConfig, request: Request) -> tuple[Tensor, Tens
     rollout = config.rollout
     tables = step_tables(rollout.shift, request.steps, rollout.context_noise)
     sigmas, timesteps = (F.pad(table, (0, MAX_STEPS + 1 - len(table))) for table in tables)
-    return torch.tensor(request.seed), sigmas, timesteps, request.limits.tensor(request.steps)
+    limits = request.limits or Limits.of(rollout)
+    return torch.tensor(request.seed), sigmas, timesteps, limits.tensor(request.steps)
 
 
 def generate_inputs(
@@ -221,7 +228,7 @@ def _in_range(name: str, value: int, low: int, high: int) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    _in_range("number of attempts", limits.max_attempts, 0, 100)
+    _in_range("number of attempts", limits.max_attempts, 0, MAX_ATTEMPTS)
     for name in ("resample_above", "skip_below", "still_below"):
         value = getattr(limits, name)
         if value is not None and not 0 <= value <= MAX_DIFFERENCE:

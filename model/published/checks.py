@@ -14,7 +14,7 @@ from compile_cache.errors import shown
 from ..config import ConfigError, ModelConfig, RolloutConfig, TransformerConfig, VaeConfig, from_mapping, read_json
 from ..generator import MAX_STEPS
 from ..hints import read_world
-from ..pipeline import RequestError, check_size
+from ..pipeline import MAX_ATTEMPTS, MAX_DIFFERENCE, RequestError, check_size
 from ..text import PromptTokenizer
 from ..transformer import CausalWanTransformer
 from ..vae import WanVae
@@ -102,10 +102,14 @@ def _check_rollout(config: ModelConfig, origin: str) -> None:
         "context_noise": (0, 1000),
         "text_length": (1, 4096),
         "fps": (1, 240),
+        "resample_above": (0, MAX_DIFFERENCE),
+        "max_attempts": (0, MAX_ATTEMPTS),
+        "skip_below": (0, MAX_DIFFERENCE),
     }
     for name, (low, high) in ranges.items():
-        if not low <= getattr(rollout, name) <= high:  # NaN is not
-            raise ConfigError(f"{origin}: field {name!r} must be from {low} to {high}, not {getattr(rollout, name)}")
+        value = getattr(rollout, name)
+        if value is not None and not low <= value <= high:  # NaN is not
+            raise ConfigError(f"{origin}: field {name!r} must be from {low} to {high}, not {value}")
     if not (math.isfinite(rollout.shift) and rollout.shift > 0):
         raise ConfigError(f"{origin}: field 'shift' must be a number above 0, not {rollout.shift}")
     for name in ("title", "licence"):

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from ..config import ModelConfig
 from ..generator import MAX_STEPS
-from ..pipeline import MAX_SEED, Limits, Request, RequestError
+from ..pipeline import MAX_SEED, Request, RequestError
 
 
 def read_request(
@@ -87,7 +87,7 @@ def settings_of(request: Request) -> dict[str, Any]:
         "blocks": request.blocks,
         "size": size_text(request.height, request.width),
         "steps": request.steps,
-        **{name: value for name, value in asdict(request.limits).items() if value != getattr(Limits(), name)},
+        **({} if request.limits is None else asdict(request.limits)),
     }
 
 

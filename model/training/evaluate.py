@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from model.binary import open_parts
+from model.limit_options import add_limit_options, limits_of
 from model.parts import load_parts
-from model.pipeline import Limits, Pipeline, Report, Request
+from model.pipeline import Pipeline, Report, Request
 from model.training import captions
 from model.training.judge import load_judge, read
 from model.training.world import ATTRIBUTES, Scene, sample_scene
@@ -75,7 +76,7 @@ def make_videos(
     pipeline: Pipeline, prompts: list[str], args: argparse.Namespace, reports: list[Report]
 ) -> Iterator[np.ndarray]:
     """One video per prompt, uint8 [F, H, W, 3], each with a seed of its own; adds what the graph did to `reports`."""
-    limits = Limits(args.max_attempts, args.resample_above, args.skip_below)
+    limits = limits_of(args, pipeline.config.rollout)
     for index, prompt in enumerate(prompts):
         seed = args.seed * 1_000_003 + index
         blocks = list(pipeline.stream(Request(prompt, seed, args.blocks, steps=args.steps, limits=limits)))
@@ -96,9 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser, n: int = 64, blocks: int = 7)
     parser.add_argument("--n", type=int, default=n, help="number of prompts")
     parser.add_argument("--steps", type=int, default=4, help="denoising steps per block")
     parser.add_argument("--blocks", type=int, default=blocks, help="blocks per video, at least 3")
-    parser.add_argument("--resample-above", type=float, help="the quality rule, as in generate; off by default")
-    parser.add_argument("--max-attempts", type=int, default=1)
-    parser.add_argument("--skip-below", type=float, help="the skip rule, as in generate; off by default")
+    add_limit_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="picks prompts and noise")
     parser.add_argument("--wording", choices=("canonical", "free"), default="canonical")
     parser.add_argument("--model", type=Path, default=TINY, help="model folder")

@@ -97,6 +97,14 @@ def a_limit_for_some(pipeline: Pipeline, name: str, steps: int, blocks: int) -> 
     raise AssertionError("all blocks change alike")
 
 
+def test_a_model_may_have_rules_of_its_own_and_a_request_others(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "ruled", resample_above=0.0, max_attempts=2, skip_below=None)
+    ruled, size = Pipeline(folder, open_runner(folder, "eager", "float32")), {"height": 64, "width": 64}
+    for limits, counts in ((None, (2, 0)), (Limits(), (0, 0)), (Limits(skip_below=1e3), (0, 2))):
+        _, report = video(ruled, Request("a red ball", 3, 1, **size, limits=limits))
+        assert (report.resampled, report.skipped) == counts
+
+
 def test_one_call_equals_many(pipeline: Pipeline) -> None:
     request = Request("a red ball", 3, 5, **SIZE)
     streamed, report = video(pipeline, request)

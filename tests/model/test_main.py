@@ -35,8 +35,9 @@ def test_generate_says_what_it_did_and_writes_the_file(folder: Path, tmp_path: P
     assert (first["resampled"], first["skipped"], first["stop_reason"], first["mode"]) == (0, 0, "full", "eager")
     assert first["binary"] == {"key": None, "source": None, "reason": "eager was asked for"}
     assert set(first["seconds"]) == {"load", "first_frames", "generate", "finish_file"}
-    settings = read_settings(tmp_path / "a.mp4")
-    assert settings == {"prompt": "a red ball", "seed": 5, "blocks": 2, "size": "64x96", "steps": 2, "skip_below": 0.5}
+    plain = {"prompt": "a red ball", "seed": 5, "blocks": 2, "size": "64x96", "steps": 2}
+    rules = {"max_attempts": 1, "resample_above": None, "skip_below": 0.5, "still_below": None}
+    assert read_settings(tmp_path / "a.mp4") == plain | rules
     again = json.loads(run(*arguments, "--blocks-per-call", 2).stdout)
     assert again["digest"] == first["digest"]
 
@@ -66,6 +67,7 @@ def test_generate_says_what_the_model_does_not_know(tmp_path: Path) -> None:
         (["generate", "a ball", "--threads", "0"], 2, "a whole number from 1 to 1024"),
         (["generate", "a ball", "--mode", "fast"], 2, "invalid choice: 'fast'"),
         (["generate", "a ball", "--skip-below", "-2"], 2, "skip_below must be a number"),
+        (["generate", "a ball", "--skip-below", "never"], 2, "--skip-below"),
         (["generate", "a ball", "--out", "/nowhere/a.mp4"], 1, "name a file in a folder that is there"),
         (["generate", "a ball", "--model", "/nowhere"], 1, "'/nowhere' is no model: it must be a folder"),
         (["compile", "--model", "/nowhere"], 1, "'/nowhere' is no model: it must be a folder"),

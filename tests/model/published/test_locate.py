@@ -288,6 +288,8 @@ WRONG = [  # what no folder may say, wherever it is
     ("onegraph.json", {"block_frames": 0}, "'block_frames' must be from 1"),
     ("onegraph.json", {"window_blocks": 0}, "'window_blocks' must be from 1"),
     ("onegraph.json", {"sink_blocks": -1}, "'sink_blocks' must be from 0"),
+    ("onegraph.json", {"skip_below": -0.1}, "'skip_below' must be from 0 to 1000.0, not -0.1"),
+    ("onegraph.json", {"max_attempts": 101}, "'max_attempts' must be from 0 to 100"),
     ("onegraph.json", {"text_length": 0}, "'text_length' must be from 1"),
     ("onegraph.json", {"context_noise": float("nan")}, "'context_noise' must be from 0"),
     ("onegraph.json", {"shift": float("inf")}, "'shift' must be a number above 0"),
