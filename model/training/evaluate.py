@@ -19,7 +19,7 @@ import numpy as np
 from model.binary import open_parts
 from model.limit_options import add_limit_options, limits_of
 from model.parts import load_parts
-from model.pipeline import Pipeline, Report, Request
+from model.pipeline import Limits, Pipeline, Report, Request
 from model.training import captions
 from model.training.judge import load_judge, read
 from model.training.world import ATTRIBUTES, Scene, sample_scene
@@ -73,10 +73,9 @@ def draw_prompts(n: int, seed: int, wording: str) -> tuple[list[Scene], list[str
 
 
 def make_videos(
-    pipeline: Pipeline, prompts: list[str], args: argparse.Namespace, reports: list[Report]
+    pipeline: Pipeline, prompts: list[str], args: argparse.Namespace, limits: Limits | None, reports: list[Report]
 ) -> Iterator[np.ndarray]:
     """One video per prompt, uint8 [F, H, W, 3], each with a seed of its own; adds what the graph did to `reports`."""
-    limits = limits_of(args, pipeline.config.rollout)
     for index, prompt in enumerate(prompts):
         seed = args.seed * 1_000_003 + index
         blocks = list(pipeline.stream(Request(prompt, seed, args.blocks, steps=args.steps, limits=limits)))
@@ -118,8 +117,8 @@ def run(args: argparse.Namespace) -> int:
     scenes, prompts = draw_prompts(args.n, args.seed, args.wording)
     pipeline, means = open_pipeline(args)
     started = time.monotonic()
-    reports: list[Report] = []
-    result = scores(args.model / "judge", scenes, make_videos(pipeline, prompts, args, reports))
+    limits, reports = limits_of(args, pipeline.config.rollout), []
+    result = scores(args.model / "judge", scenes, make_videos(pipeline, prompts, args, limits, reports))
     result |= {"steps": args.steps, "blocks": args.blocks, "wording": args.wording, **means, **work_done(reports)}
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result, indent=2) if args.json else score_table(result))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from model.limit_options import limits_of
 from model.training import evaluate
 from model.training.clips import background
 from model.training.judge import Judge, load_judge, read
@@ -90,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
     """Make the videos and print the comparison, as a table or JSON. Returns the exit status."""
     scenes, prompts = evaluate.draw_prompts(args.n, args.seed, args.wording)
     pipeline, means = evaluate.open_pipeline(args)
-    result = score(args.model / "judge", scenes, evaluate.make_videos(pipeline, prompts, args, []))
+    limits = limits_of(args, pipeline.config.rollout)
+    result = score(args.model / "judge", scenes, evaluate.make_videos(pipeline, prompts, args, limits, []))
     result |= {"steps": args.steps, "blocks": args.blocks, **means}
     if args.json:
         print(json.dumps(result, indent=2))

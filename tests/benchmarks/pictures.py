@@ -16,11 +16,13 @@ from model.pipeline import Pipeline, Request
 
 PROMPTS = [
     "a big red heart bouncing in a meadow",
-    "a small yellow star orbiting at night",
+    "a small yellow star circling at night",
     "a medium blue square moving right in the snow",
-    "a big pink heart swinging at sunset",
-    "a medium green circle moving up in the desert",
-    "a big purple ring standing still in the sky",
+    "a big pink moon growing at sunset",
+    "a medium green circle moving up and left in the sky",
+    "a big purple ring shrinking in the desert",
+    "a medium orange cross spinning at sea",
+    "a big white triangle standing still in the city",
 ]
 COLUMNS = 8
 
