@@ -83,6 +83,7 @@ class RolloutConfig:
     context_noise: float = 0.0  # timestep at which a finished block is written to the cache
     resample_above: float | None = None  # rules of the rollout, unless a request has its own: see pipeline.Limits
     max_attempts: int = 1
+    resample_blocks: int = 1000
     skip_below: float | None = None
     text_length: int = 512  # tokens a prompt is padded or cut to
     fps: int = 16

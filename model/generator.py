@@ -26,7 +26,7 @@ UNIT = 65_536  # latent differences are compared in 1/65,536, as integers
 OFF = -1  # for a limit that is not in force
 
 # The int64 vector `limits` that comes in, and the int64 vector `report` that goes out.
-LIMITS = ("steps", "max_attempts", "resample_above", "skip_below", "still_below")
+LIMITS = ("steps", "max_attempts", "resample_above", "resample_blocks", "skip_below", "still_below")
 REPORT = ("blocks", "forwards", "steps", "resampled", "skipped", "stop")
 STOP_REASONS = ("full", "still", "not finite")
 
@@ -76,21 +76,22 @@ class Generate(nn.Module):
 
         frames: uint8 [N, 12, H, W, 3], N blocks of room; in the first block of a video the first 3 frames are void.
         block: int64 0-d, blocks that the state has behind it. seed: int64 0-d.
-        sigmas, timesteps: float32 [MAX_STEPS + 1], `schedule.step_tables`, padded. limits: int64 [5], see LIMITS.
+        sigmas, timesteps: float32 [MAX_STEPS + 1], `schedule.step_tables`, padded. limits: int64 [6], see LIMITS.
         rest: per layer keys, values [S, 3, h/2, w/2, H, D]; the decoder's caches [1, 2, ·, ·, C]; then what
         `condition` returned. Block N of a video is the same whether one call makes it or several.
 
         Per block: `steps` denoising forwards, each from the last x0 re-noised with fresh noise, then one forward that
         commits the clean block to the cache. Two successive x0 predictions that differ by `skip_below` or less end
         the denoising early. A block whose predictions do not settle, the last change being more than `resample_above`
-        of the first, starts again with other noise, up to `max_attempts` times: relative, since a large object changes
-        more than a small one, however sure the model is. A block whose last latent frame differs from its first by
-        `still_below` or less is the last.
+        of the first, starts again with other noise, up to `max_attempts` times, if it is one of the first
+        `resample_blocks`: relative, since a large object changes more than a small one, however sure the model is. A
+        block whose last latent frame differs from its first by `still_below` or less is the last.
         """
         layers = len(self.transformer.blocks)
         kv, caches, cross = rest[: 2 * layers], rest[2 * layers : -2 * layers], rest[-2 * layers :]
         pairs, crosses = _pairs(kv), _pairs(cross)
-        steps, max_attempts, resample_above, skip_below, still_below = (limit.clone() for limit in limits.unbind())
+        named = dict(zip(LIMITS, (limit.clone() for limit in limits.unbind()), strict=True))
+        steps, max_attempts, share = named["steps"], named["max_attempts"], named["resample_above"]
         room = torch.full((), frames.shape[0], dtype=torch.int64, device=frames.device)
         x0 = self._blank_latents(kv[0])
 
@@ -112,15 +113,15 @@ class Generate(nn.Module):
             first = torch.where(step == 1, change, first)
             compared = denoise & (step > 0)  # the first prediction has nothing to be compared with
             last = step + 1 == steps
-            skip = compared & (change <= skip_below) & ~last
+            skip = compared & (change <= named["skip_below"]) & ~last
             done = denoise & (last | skip)
-            unsettled = (step > 1) & (resample_above >= 0) & (change * UNIT > resample_above * first)
-            poor = done & unsettled & (attempt < max_attempts)
+            unsettled = (step > 1) & (share >= 0) & (change * UNIT > share * first)
+            poor = done & unsettled & (attempt < max_attempts) & (block < named["resample_blocks"])
 
             video = self._decode_if(commit, x0, block, frames, caches)
             frames.index_copy_(0, emitted[None], video[None])
 
-            still = commit & (_difference(x0[:, :, -1], x0[:, :, 0]) <= still_below)
+            still = commit & (_difference(x0[:, :, -1], x0[:, :, 0]) <= named["still_below"])
             stop = torch.where(finite, still.to(torch.int64), torch.full_like(stop, STOP_REASONS.index("not finite")))
             skipped = torch.where(skip & ~poor, steps - 1 - step, zero)
             counts = counts + torch.stack([commit, torch.ones_like(commit), denoise, poor, skipped])

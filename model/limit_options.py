@@ -18,7 +18,10 @@ RULES = {
     "skip_below": "end a block's denoising when two predictions differ by this or less",
     "still_below": "end the video when a block's first and last latent frame differ by this or less",
 }
-ATTEMPTS = "max_attempts"
+COUNTS = {
+    "max_attempts": "how often a block may start again",
+    "resample_blocks": "how many blocks, from the first, may start again",
+}
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
@@ -26,15 +29,16 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
     for name, what in RULES.items():
         settings = {"type": _limit, "metavar": "D", "default": argparse.SUPPRESS}
         parser.add_argument(_option(name), **settings, help=f"{what}; a number, or off (default: the model's)")
-    settings = {"type": int, "metavar": "N", "default": argparse.SUPPRESS}
-    parser.add_argument(_option(ATTEMPTS), **settings, help="how often a block may start again (default: the model's)")
+    for name, what in COUNTS.items():
+        settings = {"type": int, "metavar": "N", "default": argparse.SUPPRESS}
+        parser.add_argument(_option(name), **settings, help=f"{what} (default: the model's)")
 
 
 def limits_of(args: argparse.Namespace, rollout: RolloutConfig) -> Limits | None:
     """The model's limits but for those given; None where none is."""
     from .pipeline import Limits
 
-    given = {name: getattr(args, name) for name in (*RULES, ATTEMPTS) if hasattr(args, name)}
+    given = {name: getattr(args, name) for name in (*RULES, *COUNTS) if hasattr(args, name)}
     return replace(Limits.of(rollout), **given) if given else None
 
 

@@ -52,7 +52,8 @@ class Limits:
     """When to repeat, shorten or end; None is off.
 
     resample_above: a block whose last change from one x0 prediction to the next is more than this share of its first
-    starts again with other noise, at most `max_attempts` times; it takes three steps or more to tell. As mean absolute
+    starts again with other noise, at most `max_attempts` times; it takes three steps or more to tell. Only the first
+    `resample_blocks` may: later ones have context, and settle from the first step on. As mean absolute
     differences of latents: skip_below: two successive predictions that differ by this or less end a block's denoising.
     still_below: a block whose last latent frame differs from its first by this or less is the last.
     """
@@ -61,11 +62,17 @@ class Limits:
     resample_above: float | None = None
     skip_below: float | None = None
     still_below: float | None = None
+    resample_blocks: int = MAX_BLOCKS
 
     @classmethod
     def of(cls, rollout: RolloutConfig) -> Limits:
         """The model's own."""
-        return cls(rollout.max_attempts, rollout.resample_above, rollout.skip_below)
+        return cls(
+            rollout.max_attempts,
+            rollout.resample_above,
+            rollout.skip_below,
+            resample_blocks=rollout.resample_blocks,
+        )
 
     def tensor(self, steps: int) -> Tensor:
         """The graph's int64 vector `limits`."""
@@ -77,6 +84,7 @@ class Limits:
             "steps": steps,
             "max_attempts": self.max_attempts,
             "resample_above": units(self.resample_above),
+            "resample_blocks": self.resample_blocks,
             "skip_below": units(self.skip_below),
             "still_below": units(self.still_below),
         }
@@ -229,6 +237,7 @@ def _in_range(name: str, value: int, low: int, high: int) -> None:
 
 def _check_limits(limits: Limits) -> None:
     _in_range("number of attempts", limits.max_attempts, 0, MAX_ATTEMPTS)
+    _in_range("number of blocks that may start again", limits.resample_blocks, 0, MAX_BLOCKS)
     for name in ("resample_above", "skip_below", "still_below"):
         value = getattr(limits, name)
         if value is not None and not 0 <= value <= MAX_DIFFERENCE:

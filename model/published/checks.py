@@ -14,7 +14,7 @@ from compile_cache.errors import shown
 from ..config import ConfigError, ModelConfig, RolloutConfig, TransformerConfig, VaeConfig, from_mapping, read_json
 from ..generator import MAX_STEPS
 from ..hints import read_world
-from ..pipeline import MAX_ATTEMPTS, MAX_DIFFERENCE, RequestError, check_size
+from ..pipeline import MAX_ATTEMPTS, MAX_BLOCKS, MAX_DIFFERENCE, RequestError, check_size
 from ..text import PromptTokenizer
 from ..transformer import CausalWanTransformer
 from ..vae import WanVae
@@ -104,6 +104,7 @@ def _check_rollout(config: ModelConfig, origin: str) -> None:
         "fps": (1, 240),
         "resample_above": (0, MAX_DIFFERENCE),
         "max_attempts": (0, MAX_ATTEMPTS),
+        "resample_blocks": (0, MAX_BLOCKS),
         "skip_below": (0, MAX_DIFFERENCE),
     }
     for name, (low, high) in ranges.items():

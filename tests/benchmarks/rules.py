@@ -13,14 +13,16 @@ from model.pipeline import Limits
 from model.training import evaluate
 from model.training.world import ATTRIBUTES
 
-RESAMPLE = (0.6, 0.7, 0.8)  # shares of the first change
+RESAMPLE = (0.6, 0.7, 0.75, 0.8)  # shares of the first change
 SKIP = (0.04, 0.06, 0.08)  # mean absolute differences of latents
 
 
 def settings() -> Iterator[tuple[str, Limits]]:
     """A row's name and its limits."""
     yield "none", Limits()
-    yield from ((f"resample above {share:g}", Limits(resample_above=share)) for share in RESAMPLE)
+    yield from (
+        (f"first block again above {share:g}", Limits(resample_above=share, resample_blocks=1)) for share in RESAMPLE
+    )
     yield from ((f"skip below {change:g}", Limits(skip_below=change)) for change in SKIP)
 
 

@@ -25,6 +25,7 @@ class Decisions:
     steps: int
     max_attempts: int = 0
     resample_above: float | None = None
+    resample_blocks: int = 1000
     skip_below: float | None = None
     still_below: float | None = None
     log: list[str] = field(default_factory=list)
@@ -83,7 +84,8 @@ def roll(
                 last = step + 1 == decisions.steps
                 if step and not last and at_most(changes[-1], decisions.skip_below):
                     break
-            if attempt == decisions.max_attempts or not unsettled(changes, decisions.resample_above):
+            may = attempt < decisions.max_attempts and block < decisions.resample_blocks
+            if not (may and unsettled(changes, decisions.resample_above)):
                 break
             decisions.resampled += 1
             decisions.log.append(f"block {block}: resampled")

@@ -1,5 +1,6 @@
 """The rollout's control flow, eagerly: against the reference loop, and the properties of its state."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ CASES = {
     "two steps": dict(steps=2),
     "one step": dict(steps=1, resample_above=0.0, skip_below=1e3),  # nothing to compare: no decision is taken
     "every block resampled": dict(steps=3, max_attempts=2, resample_above=0.0),
+    "two blocks resampled": dict(steps=3, max_attempts=1, resample_above=0.0, resample_blocks=2),
     "some blocks resampled": dict(steps=3, max_attempts=1, resample_above="some"),
     "every block shortened": dict(steps=4, skip_below=1e3),
     "shortened too early to tell": dict(steps=4, max_attempts=1, skip_below=1e3, resample_above=0.0),
@@ -62,7 +64,7 @@ def test_frames_and_report_equal_the_reference_loop(folder: Path, pipeline: Pipe
     expected, decisions = reference(folder, pipeline, 7, blocks, **case)
     limits = Limits(**{key: value for key, value in case.items() if key != "steps"})
     if "max_attempts" not in case:
-        limits = Limits(0, limits.resample_above, limits.skip_below, limits.still_below)
+        limits = replace(limits, max_attempts=0)
     frames, report = video(pipeline, Request("a red ball", 7, blocks, **SIZE, steps=case["steps"], limits=limits))
     assert np.array_equal(frames, expected)
     made = 1 if name == "still" else blocks
@@ -70,8 +72,8 @@ def test_frames_and_report_equal_the_reference_loop(folder: Path, pipeline: Pipe
         blocks=made, forwards=decisions.forwards, steps=decisions.denoised, resampled=decisions.resampled,
         skipped=decisions.skipped, stop_reason="still" if name == "still" else "full",
     )  # fmt: skip
-    counts = {"every block resampled": (2 * blocks, 0), "every block shortened": (0, 2 * blocks),
-              "shortened too early to tell": (0, 2 * blocks)}  # fmt: skip
+    counts = {"every block resampled": (2 * blocks, 0), "two blocks resampled": (2, 0),
+              "every block shortened": (0, 2 * blocks), "shortened too early to tell": (0, 2 * blocks)}  # fmt: skip
     if name == "some blocks resampled":
         assert 0 < report.resampled < blocks
     elif name == "shortened, then resampled":

@@ -36,7 +36,7 @@ def test_generate_says_what_it_did_and_writes_the_file(folder: Path, tmp_path: P
     assert first["binary"] == {"key": None, "source": None, "reason": "eager was asked for"}
     assert set(first["seconds"]) == {"load", "first_frames", "generate", "finish_file"}
     plain = {"prompt": "a red ball", "seed": 5, "blocks": 2, "size": "64x96", "steps": 2}
-    rules = {"max_attempts": 1, "resample_above": None, "skip_below": 0.5, "still_below": None}
+    rules = {"max_attempts": 1, "resample_above": None, "resample_blocks": 1000, "skip_below": 0.5, "still_below": None}
     assert read_settings(tmp_path / "a.mp4") == plain | rules
     again = json.loads(run(*arguments, "--blocks-per-call", 2).stdout)
     assert again["digest"] == first["digest"]
