@@ -40,14 +40,7 @@ def calls(config: ModelConfig, dtype: torch.dtype) -> list[tuple[str, tuple[Tens
     heads = (config.transformer.num_attention_heads, config.transformer.attention_head_dim)
     cross = [noise(f"cross {index}", (1, length, *heads), dtype) for index in range(len(state.kv))]
     sigmas, timesteps = (F.pad(table, (0, MAX_STEPS + 1 - len(table))) for table in step_tables(SHIFT, STEPS, 0.0))
-    chosen = {
-        "steps": STEPS,
-        "max_attempts": 1,
-        "resample_above": OFF,
-        "resample_blocks": 0,
-        "skip_below": OFF,
-        "still_below": OFF,
-    }
+    chosen = dict.fromkeys(LIMITS, OFF) | {"steps": STEPS}
     fixed = (torch.tensor(SEED), sigmas, timesteps, torch.tensor([chosen[name] for name in LIMITS]))
     frames = torch.zeros(1, config.block_video_frames, height, width, 3, dtype=torch.uint8)
     rest = (*fixed, *state.kv, *state.caches, *cross)
