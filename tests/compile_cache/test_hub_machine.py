@@ -92,7 +92,8 @@ from compile_cache.store import LocalStore
 local = LocalStore()
 print(local.note)
 print(from_environment(local, lambda package, manifest: None).find(sys.argv[1]).source)
-silent = HubStore("me/cache", local, None, endpoint=sys.argv[2], limits=Limits(ask=0.5), token="hf_secret", publish_seconds=0.5)
+limits = {"limits": Limits(ask=0.5), "publish_seconds": 0.5}
+silent = HubStore("me/cache", local, None, endpoint=sys.argv[2], token="hf_secret", **limits)
 for ask in (lambda: silent.find("0" * 64), lambda: silent.publish(local.find(sys.argv[1]))):
     try:
         ask()
