@@ -23,7 +23,7 @@ from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
 from model.training.runlog import Run, add_run_arguments
 from model.training.teacher import Layout, forward
-from model.training.world import Scene
+from model.training.world import SHAPES, Scene
 from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
@@ -101,6 +101,11 @@ def draw_text(
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
+def how_often(scene: Scene) -> float:
+    """The scene's weight when batches are drawn."""
+    return HARDER.get(SHAPES[scene.shape], 1.0)
+
+
 class Data:
     """The data sets and the tokenizer, and how batches are drawn from them."""
 
@@ -115,7 +120,7 @@ class Data:
         self, rng: np.random.Generator, source: latents.LatentSet, size: int
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Latents, loss weights and tokens of a random batch."""
-        often = np.array([HARDER.get(scene.shape, 1.0) for scene in source.scenes])
+        often = np.array([how_often(scene) for scene in source.scenes])
         index = torch.from_numpy(rng.choice(len(often), size=size, p=often / often.sum()))
         tokens = draw_text(self.tokenizer, [source.scenes[i] for i in index.tolist()], rng, 0.5)
         return source.latents[index].float(), source.weights(index, PEAK_WEIGHT), tokens

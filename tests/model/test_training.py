@@ -16,8 +16,8 @@ from model.training import captions, export, latents, train_transformer
 from model.training.clips import background, render
 from model.training.optim import MuonAdamW, orthogonalise
 from model.training.teacher import Layout, forward
-from model.training.train_transformer import LAYOUTS, Generator, draw_sigmas
-from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, Scene, held_out, sample_scene
+from model.training.train_transformer import HARDER, LAYOUTS, Generator, draw_sigmas, how_often
+from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, SHAPES, Scene, held_out, sample_scene
 
 TINY = Path(model.__file__).parent / "tiny"
 
@@ -95,6 +95,12 @@ def test_teacher_forcing_equals_the_masked_forward() -> None:
             x, t, text = torch.randn(1, 16, frames, 8, 8), torch.rand(1, frames) * 1000, torch.randn(1, 32, 128)
             whole = transformer(x, t, text, layout.frame_positions(3), layout.visible(3))
             assert torch.allclose(forward(transformer, x, t, text, layout, 3), whole, atol=1e-5)
+
+
+def test_what_is_hard_is_drawn_oftener() -> None:
+    often = {scene.names()["shape"]: how_often(scene) for scene in some_scenes(64)}
+    assert often == dict.fromkeys(SHAPES, 1.0) | HARDER
+    assert max(often.values()) > 1
 
 
 def test_noise_levels_are_mostly_the_samplers() -> None:
