@@ -1,4 +1,4 @@
 """Models that others published: where they are, what their folders hold, and checkpoints made into such folders.
 
-Knows nothing of requests, of how a graph runs, or of any page.
+Knows nothing of who serves them, of how a graph runs, or of any page.
 """

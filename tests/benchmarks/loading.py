@@ -26,6 +26,7 @@ from model.published.shard_writer import write_tensors
 from model.published.wan_names import original_names, transformer_modules
 from model.transformer import CausalWanTransformer
 from model.weights import load_transformer, read_tensors
+from tests.benchmarks.resident import from_here, status
 
 STEM = "diffusion_pytorch_model"
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -57,18 +58,6 @@ def write_checkpoint(folder: Path, config: TransformerConfig) -> None:
     names = original_names(shapes := shapes_of(config), transformer_modules(config))
     torch.save({"generator_ema": {f"model.{wan}": torch.randn(shapes[ours]) for wan, ours in names.items()}},
                folder / "in.pt")  # fmt: skip
-
-
-def status(field: str) -> int:
-    """Bytes, from what Linux says of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-def from_here() -> int:
-    """Bytes that are resident now; the peak, "VmHWM", is one from here on."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return status("VmRSS")
 
 
 def child_load(folder: Path) -> dict[str, float]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +14,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from compile_cache.entry import EntryPoint
-from compile_cache.key import key_fields, key_of
-from compile_cache.manifest import PACKAGE, SCHEMA, EntryFigures, FileRecord, Manifest
+from compile_cache.key import key_fields
+from compile_cache.manifest import Manifest
 from compile_cache.produce import produce
 from compile_cache.proof import Call
-from compile_cache.specs import EntrySpec, TensorSpec, constants_of
+from compile_cache.specs import constants_of
 from compile_cache.store import Entry, LocalStore
+from tests.compile_cache.hubs import REPO, Offer, offer
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 from tests.compile_cache.toys import RING, WIDTH, toy_entry_points
+from tests.fixtures.fake_hub import FakeHub
 
 
 @dataclass(frozen=True)
@@ -73,48 +73,6 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     return Toy(entry_points, calls, store, entry, messages)
 
 
-def write_zip(path: Path, files: Mapping[str, bytes]) -> Path:
-    """A zip with these members."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return path
-
-
-def plain_members(library: bytes = b"not a library", entry_points: Sequence[str] = ("run",)) -> dict[str, bytes]:
-    """The members of a small package."""
-    members = {"p/archive_format": b"pt2", "p/archive_version": b"0"}
-    for model in (f"p/data/aotinductor/{name}" for name in entry_points):
-        members[f"{model}/abc.wrapper.so"] = library
-        members[f"{model}/abc.wrapper_metadata.json"] = b'{"AOTI_DEVICE_KEY": "cpu"}'
-    return members
-
-
-def manifest_for(package: Path, *, sources: str = "1" * 64) -> Manifest:
-    """A sound manifest for a package with the entry point `run` (no weights); `sources` varies the key."""
-    spec = EntrySpec("run", (TensorSpec("x", (2,), "float32", "cpu"),), ())
-    return manifest_of(key_fields([spec], device="cpu", sources=sources, config={}), package)
-
-
-def manifest_of(fields: Mapping[str, Any], package: Path) -> Manifest:
-    """A sound manifest for a package with the entry points of these fields, none of which binds a weight."""
-    names, content = [entry["name"] for entry in fields["entry_points"]], package.read_bytes()
-    return Manifest(
-        schema=SCHEMA,
-        key=key_of(fields),
-        fields=fields,
-        files={PACKAGE: FileRecord(len(content), hashlib.sha256(content).hexdigest())},
-        bound=dict.fromkeys(names, ()),
-        literals={name: {} for name in names},
-        figures={name: EntryFigures(1.0, 2.0, 3, {"add.Tensor": 3}) for name in names},
-        reference=None,
-        built_at="2026-01-31T12:00:00Z",
-        compiler="g++ 12",
-        publisher="tests",
-        licence="Apache-2.0",
-    )
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Manifest, Path]:
     """(manifest, package) that pass every check short of loading."""
@@ -125,3 +83,24 @@ def small(tmp_path: Path) -> tuple[Manifest, Path]:
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeHub]:
+    """A Hub that asks nobody for a token; modules that write to it have one of their own that does."""
+    with FakeHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(server: FakeHub) -> FakeHub:
+    server.reset(REPO)
+    return server
+
+
+@pytest.fixture
+def sound(hub: FakeHub, tmp_path: Path) -> Offer:
+    """An entry that somebody has published."""
+    made = offer(tmp_path)
+    hub.repos.put(REPO, made.files())
+    return made

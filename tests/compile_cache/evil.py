@@ -14,8 +14,8 @@ from pathlib import Path
 from compile_cache.compiler import find_compiler
 from compile_cache.key import key_of
 from compile_cache.manifest import LARGEST_MANIFEST, PACKAGE, FileRecord, Manifest
-from tests.compile_cache.conftest import write_zip
 from tests.compile_cache.hubs import REPO, Offer
+from tests.compile_cache.packages import write_zip
 from tests.fixtures.fake_hub import FakeHub
 
 

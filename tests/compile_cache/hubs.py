@@ -15,7 +15,7 @@ from compile_cache.hub import HubStore
 from compile_cache.manifest import PACKAGE, Manifest
 from compile_cache.sources import open_first
 from compile_cache.store import MANIFEST, Entry, LocalStore
-from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 from tests.fixtures.fake_hub import FakeHub
 
 SLACK = 3.0  # seconds, for a busy machine

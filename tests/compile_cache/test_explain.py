@@ -10,7 +10,7 @@ import pytest
 from compile_cache import explain as module
 from compile_cache.explain import ABSENT, Difference, differences, explain, misfits, words
 from compile_cache.key import environment
-from tests.compile_cache.conftest import manifest_for
+from tests.compile_cache.packages import manifest_for
 
 FIELDS = {
     "schema": 2,

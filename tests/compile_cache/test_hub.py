@@ -23,20 +23,6 @@ def server():
         yield hub
 
 
-@pytest.fixture
-def hub(server):
-    server.reset(REPO)
-    return server
-
-
-@pytest.fixture
-def sound(hub, tmp_path):
-    """An entry that somebody has published."""
-    made = offer(tmp_path)
-    hub.repos.put(REPO, made.files())
-    return made
-
-
 def test_found_tried_out_and_kept(hub, sound, tmp_path):
     one = machine(tmp_path / "one", hub)
     entry = one.hub.find(sound.key)

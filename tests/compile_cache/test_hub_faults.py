@@ -10,16 +10,9 @@ import pytest
 
 from compile_cache import hub_http
 from tests.compile_cache.hubs import QUICK, REPO, machine, offer, passed_over
-from tests.fixtures.fake_hub import FakeHub
 from tests.fixtures.hub_faults import Socket
 
 TIP, MANIFEST, PACKAGE, BYTES = "/revision/main", r"/resolve/.*/manifest\.json", r"/resolve/.*/package\.pt2", "/blob/"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with FakeHub() as hub:
-        yield hub
 
 
 @pytest.fixture

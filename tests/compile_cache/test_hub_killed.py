@@ -33,12 +33,6 @@ def server():
         yield hub
 
 
-@pytest.fixture
-def hub(server):
-    server.reset(REPO)
-    return server
-
-
 @pytest.fixture(autouse=True)
 def own_places(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()

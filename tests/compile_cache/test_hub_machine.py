@@ -15,30 +15,9 @@ import pytest
 
 from compile_cache.store import LocalStore
 from tests.compile_cache.hubs import QUICK, REPO, line_of, machine, offer, passed_over, settle
-from tests.fixtures.fake_hub import FakeHub
 from tests.fixtures.hub_faults import Socket
 
 fork = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with FakeHub() as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(server):
-    server.reset(REPO)
-    return server
-
-
-@pytest.fixture
-def sound(hub, tmp_path):
-    """An entry that somebody has published."""
-    made = offer(tmp_path)
-    hub.repos.put(REPO, made.files())
-    return made
 
 
 def test_no_room_for_the_download(hub, sound, tmp_path):
@@ -113,7 +92,8 @@ from compile_cache.store import LocalStore
 local = LocalStore()
 print(local.note)
 print(from_environment(local, lambda package, manifest: None).find(sys.argv[1]).source)
-silent = HubStore("me/cache", local, None, endpoint=sys.argv[2], limits=Limits(ask=0.5), token="t", publish_seconds=0.5)
+limits = {"limits": Limits(ask=0.5), "publish_seconds": 0.5}
+silent = HubStore("me/cache", local, None, endpoint=sys.argv[2], token="hf_secret", **limits)
 for ask in (lambda: silent.find("0" * 64), lambda: silent.publish(local.find(sys.argv[1]))):
     try:
         ask()

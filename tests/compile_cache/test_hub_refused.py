@@ -16,24 +16,11 @@ from compile_cache.pins import Pins
 from compile_cache.sources import open_first
 from tests.compile_cache import evil
 from tests.compile_cache.hubs import REPO, Next, Trial, machine, offer
-from tests.fixtures.fake_hub import FakeHub
 
 
 @pytest.fixture(scope="module")
 def tripwire(tmp_path_factory) -> tuple[bytes, Path]:
     return evil.tripwire(tmp_path_factory.mktemp("tripwire"))
-
-
-@pytest.fixture(scope="module")
-def server():
-    with FakeHub() as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(server):
-    server.reset(REPO)
-    return server
 
 
 @pytest.mark.parametrize("case", evil.CASES)

@@ -14,7 +14,7 @@ import pytest
 
 from compile_cache.__main__ import main
 from compile_cache.key import key_of
-from tests.compile_cache.conftest import manifest_for
+from tests.compile_cache.packages import manifest_for
 
 
 @pytest.fixture

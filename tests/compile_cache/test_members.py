@@ -13,7 +13,7 @@ import pytest
 from compile_cache import members
 from compile_cache.errors import PackageRefused
 from compile_cache.members import check_members, extract
-from tests.compile_cache.conftest import plain_members, write_zip
+from tests.compile_cache.packages import plain_members, write_zip
 
 MODEL = "p/data/aotinductor/run"
 

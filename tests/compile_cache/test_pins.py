@@ -10,28 +10,7 @@ import pytest
 from compile_cache.errors import PackageRefused
 from compile_cache.pins import Pinned, Pins
 from compile_cache.store import LocalStore
-from tests.compile_cache.hubs import REPO, line_of, machine, offer
-from tests.fixtures.fake_hub import FakeHub
-
-
-@pytest.fixture(scope="module")
-def server():
-    with FakeHub() as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(server):
-    server.reset(REPO)
-    return server
-
-
-@pytest.fixture
-def sound(hub, tmp_path):
-    """An entry that somebody has published."""
-    made = offer(tmp_path)
-    hub.repos.put(REPO, made.files())
-    return made
+from tests.compile_cache.hubs import line_of, machine, offer
 
 
 def test_what_is_bound_to_a_package_is_pinned_with_it(toy):

@@ -16,7 +16,7 @@ from compile_cache.entry import EntryPoint
 from compile_cache.errors import BuildFailed, SmokeFailed
 from compile_cache.produce import produce
 from compile_cache.proof import Call
-from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 from tests.compile_cache.toys import Rollout, toy_entry_points
 
 fork = multiprocessing.get_context("fork")

@@ -20,7 +20,7 @@ from compile_cache.key import key_of
 from compile_cache.manifest import Manifest, parse
 from compile_cache.proof import Call, check, child_variables, prove
 from compile_cache.trial import digest_of
-from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 from tests.compile_cache.toys import WIDTH
 
 

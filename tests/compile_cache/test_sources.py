@@ -15,7 +15,7 @@ from compile_cache.errors import ConstantMismatch, PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
 from compile_cache.sources import find_first, open_first
 from compile_cache.store import MANIFEST, LocalStore
-from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 
 
 class Scripted:

@@ -19,7 +19,7 @@ from compile_cache.errors import PackageRefused, StoreError
 from compile_cache.manifest import PACKAGE
 from compile_cache.place import MOST_FALLBACKS, default_root
 from compile_cache.store import MANIFEST, LocalStore
-from tests.compile_cache.conftest import manifest_for, plain_members, write_zip
+from tests.compile_cache.packages import manifest_for, plain_members, write_zip
 
 fork = multiprocessing.get_context("fork")
 

@@ -21,7 +21,7 @@ from model.hollow import Hollow, hollow
 from model.pipeline import MAX_BLOCKS
 from model.published.presets import WAN_1_3B
 from tests.benchmarks.export import export, shortened
-from tests.benchmarks.loading import from_here, status
+from tests.benchmarks.resident import from_here, status
 from tests.conftest import EMBEDDED
 from tests.fixtures.folders import make_folder
 

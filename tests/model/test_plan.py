@@ -78,12 +78,12 @@ def test_temporaries_are_those_of_the_real_model(folder: Path) -> None:
 PLAN = """
 import json, sys
 from model.__main__ import main
-from tests.benchmarks.export import peak_memory
+from tests.benchmarks.resident import from_here, status
 main(["plan", "--model", sys.argv[1], "--size", "64x96", "--json"])  # imports what plans take
-before, known = peak_memory(), set(sys.modules)
-status = main(["plan", "--preset", "wan-1.3b", "--size", "480x832", "--json"])
-print(json.dumps([peak_memory() - before, sorted(set(sys.modules) - known)]))
-sys.exit(status)
+before, known = from_here(), set(sys.modules)
+code = main(["plan", "--preset", "wan-1.3b", "--size", "480x832", "--json"])
+print(json.dumps([(status("VmHWM") - before) / 1e6, sorted(set(sys.modules) - known)]))
+sys.exit(code)
 """
 
 

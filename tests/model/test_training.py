@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from model.training import captions, export, latents, train_transformer
 from model.training.clips import background, render
 from model.training.optim import MuonAdamW, orthogonalise
 from model.training.teacher import Layout, forward
-from model.training.train_transformer import LAYOUTS, Generator, draw_sigmas
+from model.training.train_transformer import HARDER, LAYOUTS, Generator, draw_sigmas, how_often
 from model.training.world import ALL_PERIODS, ATTRIBUTES, BACKGROUNDS, MOTIONS, Scene, course, held_out, sample_scene
 
 TINY = Path(model.__file__).parent / "tiny"
@@ -136,6 +137,16 @@ def test_teacher_forcing_equals_the_masked_forward() -> None:
             x, t, text = torch.randn(1, 16, frames, 8, 8), torch.rand(1, frames) * 1000, torch.randn(1, 32, 128)
             whole = transformer(x, t, text, layout.frame_positions(3), layout.visible(3))
             assert torch.allclose(forward(transformer, x, t, text, layout, 3), whole, atol=1e-5)
+
+
+def test_what_is_hard_is_drawn_oftener() -> None:
+    names = {value for values in ATTRIBUTES.values() for value in values}
+    assert set(HARDER) <= names
+    assert all(odds > 1 for odds in HARDER.values())
+    scenes = some_scenes(256)
+    assert all(any(value in scene.names().values() for scene in scenes) for value in HARDER)
+    for scene in scenes:
+        assert how_often(scene) == math.prod(HARDER.get(value, 1.0) for value in scene.names().values())
 
 
 def test_noise_levels_are_mostly_the_samplers() -> None:

@@ -20,8 +20,8 @@ from model.service import serving
 from model.service.serving import Serving
 from model.service.sources import hub_source
 from tests.compile_cache import evil
-from tests.compile_cache.conftest import manifest_of, plain_members, write_zip
 from tests.compile_cache.hubs import REPO, SLACK, Offer
+from tests.compile_cache.packages import manifest_of, plain_members, write_zip
 from tests.fixtures.fake_hub import FakeHub
 from tests.fixtures.folders import fields_of, make_folder
 from tests.model.service.test_serving import script, until
