@@ -2,7 +2,7 @@
 
 Teacher forcing: one sequence holds the clean blocks and, after them, the noisy ones; a noisy block sees itself and
 the clean blocks of its window, as the KV cache will show them. In the last stage the model's own blocks take the
-place of both (rollout.py). Knows nothing of pixels.
+place of both (rollout.py), and first blocks are pulled towards their prompt (guidance.py). Knows nothing of pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from transformers import UMT5Config, UMT5EncoderModel
 
 from model.schedule import TRAIN_TIMESTEPS, add_noise, denoising_sigmas, shifted_sigma
-from model.training import captions, export, latents, rollout
+from model.training import captions, export, guidance, latents, rollout
+from model.training.guidance import Prompt
 from model.training.lean import make_lean
 from model.training.optim import Average, MuonAdamW
 from model.training.parallel import Team
@@ -77,23 +78,56 @@ def draw_sigmas(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.where(rng.random(shape) < 0.8, own, other)).float()
 
 
-def flow_loss(flow: Tensor, x: Tensor, clean: Tensor, sigma: Tensor, weight: Tensor) -> Tensor:
-    """σ-weighted squared error of the flow (x − clean) / σ, [B, C, F, h, w]; sigma is per frame, [B, 1, F, 1, 1]."""
-    error = (flow.float() - (x - clean) / sigma).square() * sigma * weight
+def flow_loss(
+    flow: Tensor, x: Tensor, clean: Tensor, sigma: Tensor, weight: Tensor, pull: Tensor | None = None
+) -> Tensor:
+    """σ-weighted squared error of the flow (x − clean) / σ, [B, C, F, h, w]; sigma is per frame, [B, 1, F, 1, 1].
+
+    `pull`, if any, is added to the flow that is asked for.
+    """
+    wanted = (x - clean) / sigma
+    error = (flow.float() - (wanted if pull is None else wanted + pull)).square() * sigma * weight
     return error.sum() / (weight.expand_as(error).sum() + 1e-6)
 
 
-def image_loss(model: Generator, clean: Tensor, weight: Tensor, text: Tensor, sigma: Tensor) -> Tensor:
+def image_loss(
+    model: Generator, clean: Tensor, weight: Tensor, prompt: Prompt, sigma: Tensor, *, guided: bool
+) -> Tensor:
     """Loss on single first frames [B, 16, 1, h, w]."""
     level = sigma.view(-1, 1, 1, 1, 1)
     noisy = add_noise(clean, torch.randn_like(clean), level)
-    layout = Layout(range(0), range(1), WINDOW)
-    flow = forward(model.transformer, noisy, TRAIN_TIMESTEPS * sigma.view(-1, 1), text, layout, 1)
-    return flow_loss(flow, noisy, clean, level, weight)
+
+    def flow_of(text: Tensor) -> Tensor:
+        return forward(model.transformer, noisy, TRAIN_TIMESTEPS * sigma.view(-1, 1), text, LAYOUTS["first"], 1)
+
+    flow, pull = flow_of(prompt.text), None
+    if guided:
+        with torch.no_grad():
+            pull = guidance.pull(flow, flow_of(prompt.blind))
+    return flow_loss(flow, noisy, clean, level, weight, pull)
+
+
+@torch.no_grad()
+def first_block_pull(model: Generator, flow: Tensor, x: Tensor, sigma: Tensor, blind: Tensor) -> Tensor:
+    """Guidance for noisy frames x [B, 16, F, h, w] that begin with block 0; 0 in later blocks, whose context tells
+    what the object is."""
+    first, nothing = frames_of(range(1)), x[:, :, :0]
+    unled = denoise(model.transformer, nothing, x[:, :, first], sigma[:, first], blind, LAYOUTS["first"])
+    pull = torch.zeros_like(flow, dtype=torch.float32)
+    pull[:, :, first] = guidance.pull(flow[:, :, first], unled)
+    return pull
 
 
 def video_loss(
-    model: Generator, clean: Tensor, weight: Tensor, text: Tensor, rng: np.random.Generator, kind: str, own: bool
+    model: Generator,
+    clean: Tensor,
+    weight: Tensor,
+    prompt: Prompt,
+    rng: np.random.Generator,
+    kind: str,
+    *,
+    own: bool,
+    guided: bool,
 ) -> Tensor:
     """Loss on the noisy blocks of a layout, of clips [B, 16, F, h, w]; `own`: some of the material is the model's.
 
@@ -104,13 +138,14 @@ def video_loss(
     sigma = draw_sigmas(rng, (size, len(layout.noisy))).repeat_interleave(BLOCK, 1)
     x = add_noise(target, torch.randn_like(target), sigma[:, None, :, None, None])
     if own:
-        made = rollout.make(model.transformer, past, text, layout, rng)
+        made = rollout.make(model.transformer, past, prompt.text, layout, rng)
         x, sigma = rollout.mix_noisy(x, sigma, made, layout, rng)
         past = rollout.mix_context(past, made, layout, rng)
     dirt = np.where(rng.random(size) < 0.5, rng.uniform(0, CONTEXT_NOISE, size), 0.0)
     past = add_noise(past, torch.randn_like(past), torch.from_numpy(dirt).float().view(-1, 1, 1, 1, 1))
-    flow = denoise(model.transformer, past, x, sigma, text, layout)
-    return flow_loss(flow, x, target, sigma[:, None, :, None, None], weight[:, :, frames_of(layout.noisy)])
+    flow = denoise(model.transformer, past, x, sigma, prompt.text, layout)
+    pull = first_block_pull(model, flow, x, sigma, prompt.blind) if guided and 0 in layout.noisy else None
+    return flow_loss(flow, x, target, sigma[:, None, :, None, None], weight[:, :, frames_of(layout.noisy)], pull)
 
 
 def draw_text(
@@ -119,6 +154,14 @@ def draw_text(
     """Token ids and masks of fresh captions."""
     ids, mask = captions.encode(tokenizer, [captions.caption(s, rng, canonical_share) for s in scenes])
     return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def read_prompts(model: Generator, tokenizer: Tokenizer, ids: Tensor, mask: Tensor, rng: np.random.Generator) -> Prompt:
+    """Embeddings of token ids [B, L], a few of them without their shape, and of all without it."""
+    hidden = guidance.hide_shape(tokenizer, ids)
+    with torch.no_grad():
+        blind = model.text(hidden, mask)
+    return Prompt(model.text(guidance.hide_some(ids, hidden, rng), mask), blind)
 
 
 def how_often(scene: Scene) -> float:
@@ -161,11 +204,11 @@ def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namesp
     size = {"image": args.batch, "first": args.video_batch * 2}.get(kind, args.video_batch)
     clean, weight, tokens = data.draw(rng, source, size)
     with torch.autocast("cpu", torch.bfloat16):
-        text = model.text(*tokens)
+        prompt, last = read_prompts(model, data.tokenizer, *tokens, rng), args.stage == "rollout"
         if kind == "image":
-            return image_loss(model, clean, weight, text, draw_sigmas(rng, (size,)))
-        own = args.stage == "rollout" and kind != "first" and rng.random() < OWN
-        return video_loss(model, clean, weight, text, rng, kind, own)
+            return image_loss(model, clean, weight, prompt, draw_sigmas(rng, (size,)), guided=last)
+        own = last and kind != "first" and rng.random() < OWN
+        return video_loss(model, clean, weight, prompt, rng, kind, own=own, guided=last)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
