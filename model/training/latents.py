@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model.config import VaeConfig, from_mapping, read_json
 from model.training.clips import render_with_mask
-from model.training.world import Scene, sample_scene
+from model.training.world import MOTIONS, SPIN_PERIOD, Scene, sample_scene
 from model.vae import WanVae
 
 
@@ -94,12 +94,23 @@ def load(path: Path) -> LatentSet:
     return LatentSet(state["latents"], scenes, state["places"])
 
 
+def draw_scenes(rng: np.random.Generator, args: argparse.Namespace) -> list[Scene]:
+    """Training scenes. Single frames show what spins upright, as a video's first frame does: of all angles at once the
+    model would learn the mean, a round blob."""
+    motions = [None] * args.count + ["spin"] * args.spinning
+    scenes = [sample_scene(rng, any_phase=args.any_phase, motion=motion) for motion in motions]
+    if args.frames > 1:
+        return scenes
+    return [replace(s, phase=s.phase - s.phase % SPIN_PERIOD) if MOTIONS[s.motion] == "spin" else s for s in scenes]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=Path(__file__).parents[1] / "tiny")
     parser.add_argument("--out", type=Path, required=True, help="the .pt file to write")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--frames", type=int, default=45, help="1 for single first frames")
     parser.add_argument("--any-phase", action="store_true", help="start at any moment of the motion")
+    parser.add_argument("--spinning", type=int, default=0, help="as many more, of things that spin")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
 
@@ -108,5 +119,5 @@ def run(args: argparse.Namespace) -> None:
     """Write one data set of training scenes."""
     torch.set_num_threads(args.threads)
     rng = np.random.default_rng((args.seed, args.frames, int(args.any_phase)))
-    scenes = [sample_scene(rng, any_phase=args.any_phase) for _ in range(args.count)]
+    scenes = draw_scenes(rng, args)
     save(args.out, build(load_vae(args.model), scenes, args.frames))

@@ -32,7 +32,7 @@ from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-# How much oftener these are drawn: outlines that need the most practice, and motions without a direction.
+# How much oftener these are drawn: outlines that need the most practice, and sizes that change.
 HARDER = {
     "star": 2.0,
     "cross": 2.0,
@@ -41,7 +41,6 @@ HARDER = {
     "triangle": 1.5,
     "grow": 2.0,
     "shrink": 2.0,
-    "spin": 5.0,
 }
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"

@@ -44,7 +44,7 @@ SPEED = 2.0  # pixels per frame and axis: one latent cell (8 px) per latent fram
 BOUNCE_PERIOD, BOUNCE_HEIGHT, FLOOR = 32, 40.0, 120.0
 ORBIT_PERIOD, ORBIT_RADIUS = 48, 26.0
 GROWTH_PERIOD, GROWTH_FRAMES, GROWTH = 48, 36, 0.4  # grows from 60 to 140 % in 36 frames, and is back within 12
-SPIN_PERIOD = 48
+SPIN_PERIOD = 96
 BACKGROUND_PERIOD = 64  # of waves and of twinkling stars
 JITTER = 5.0  # the start is this near to the centre, in either direction
 HELD_OUT_SHARE = 0.1
@@ -84,13 +84,18 @@ def held_out(scene: Scene) -> bool:
     return digest[0] < 256 * HELD_OUT_SHARE
 
 
-def sample_scene(rng: np.random.Generator, *, split: str = "train", any_phase: bool = False) -> Scene:
-    """A random scene; split is "train", "held_out" or "all"; any_phase starts it at any moment of its motion."""
+def sample_scene(
+    rng: np.random.Generator, *, split: str = "train", any_phase: bool = False, motion: str | None = None
+) -> Scene:
+    """A random scene; split is "train", "held_out" or "all"; any_phase starts it at any moment of its motion; one with
+    that motion, if any is named."""
     while True:
         labels = [int(rng.integers(len(values))) for values in ATTRIBUTES.values()]
         dx, dy = rng.uniform(-JITTER, JITTER, 2)
         phase = int(rng.integers(ALL_PERIODS)) if any_phase else 0
         scene = Scene(*labels, dx=float(dx), dy=float(dy), phase=phase)
+        if motion is not None and MOTIONS[scene.motion] != motion:
+            continue
         if split == "all" or held_out(scene) == (split == "held_out"):
             return scene
 

@@ -90,6 +90,20 @@ def test_motions_are_what_they_are_called(motion: str) -> None:
     assert (np.max(way.angles) > 1) == (motion == "spin")
 
 
+def test_more_of_what_spins_and_single_frames_of_it_upright() -> None:
+    drawn = argparse.Namespace(count=60, spinning=20, any_phase=True)
+    clips = latents.draw_scenes(np.random.default_rng(0), argparse.Namespace(**vars(drawn), frames=45))
+    images = latents.draw_scenes(np.random.default_rng(0), argparse.Namespace(**vars(drawn), frames=1))
+    assert {MOTIONS[scene.motion] for scene in clips[60:]} == {"spin"}
+    for moving, single in zip(clips, images, strict=True):
+        assert moving.labels() == single.labels()
+        if MOTIONS[moving.motion] == "spin":
+            assert np.sin(course(single, 1).angles) == pytest.approx(0, abs=1e-9)
+        else:
+            assert moving == single
+    assert max(np.sin(course(scene, 1).angles[0]) for scene in clips[60:]) > 0.5
+
+
 def test_no_wording_means_two_values() -> None:
     for name, values in captions.WORDS.items():
         assert tuple(values) == ATTRIBUTES[name]
