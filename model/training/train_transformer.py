@@ -32,15 +32,16 @@ from model.transformer import CausalWanTransformer
 
 BLOCK, WINDOW = export.BLOCK_FRAMES, export.WINDOW_BLOCKS
 PEAK_WEIGHT = 6.0  # loss weight where the object is
-# How much oftener these are drawn: outlines that need the most practice, and sizes that change.
+# How much oftener these are drawn: outlines that need the most practice, and motions without a direction.
 HARDER = {
     "star": 2.0,
     "cross": 2.0,
     "heart": 1.5,
     "ring": 1.5,
     "triangle": 1.5,
-    "grow": 2.0,
-    "shrink": 2.0,
+    "grow": 1.5,
+    "shrink": 1.5,
+    "spin": 2.5,
 }
 CONTEXT_NOISE = 0.15  # half of the samples get up to this much noise on their clean blocks
 TRANSFORMER_FILE, TEXT_FILE = "transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"
