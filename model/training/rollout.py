@@ -35,13 +35,17 @@ class Own:
     sigma: float
 
 
-@torch.no_grad()
-def make(model: CausalWanTransformer, past: Tensor, text: Tensor, layout: Layout, rng: np.random.Generator) -> Own:
-    """Run one or more of the sampler's steps, but not the last, on every noisy block of the layout."""
+def draw_levels(rng: np.random.Generator) -> list[float]:
+    """Noise levels of the sampler's first steps, one or more of them, and the level that they end at."""
     sigmas = denoising_sigmas(SHIFT, int(rng.choice(STEPS)))
-    taken = int(rng.integers(1, len(sigmas)))
+    return sigmas[: int(rng.integers(1, len(sigmas))) + 1]
+
+
+@torch.no_grad()
+def make(model: CausalWanTransformer, past: Tensor, text: Tensor, layout: Layout, levels: list[float]) -> Own:
+    """Run the sampler's steps from each of the noise levels to the next on every noisy block of the layout."""
     x = torch.randn(*past.shape[:2], len(layout.noisy) * BLOCK, *past.shape[3:])
-    for level, lower in pairwise(sigmas[: taken + 1]):
+    for level, lower in pairwise(levels):
         flow = denoise(model, past, x, torch.full((x.shape[0], x.shape[2]), level), text, layout)
         x0 = predict_x0(x, flow.float(), torch.tensor(level))
         x = add_noise(x0, torch.randn_like(x0), torch.tensor(lower))

@@ -126,10 +126,12 @@ def video_loss(
     rng: np.random.Generator,
     kind: str,
     *,
-    own: bool,
+    own: list[float] | None,
     guided: bool,
 ) -> Tensor:
-    """Loss on the noisy blocks of a layout, of clips [B, 16, F, h, w]; `own`: some of the material is the model's.
+    """Loss on the noisy blocks of a layout, of clips [B, 16, F, h, w].
+
+    `own`: some of the material is what the model makes in steps between these noise levels.
 
     The context's noise is not told to the model: its timestep is fed as 0, as in the commit pass.
     """
@@ -138,7 +140,7 @@ def video_loss(
     sigma = draw_sigmas(rng, (size, len(layout.noisy))).repeat_interleave(BLOCK, 1)
     x = add_noise(target, torch.randn_like(target), sigma[:, None, :, None, None])
     if own:
-        made = rollout.make(model.transformer, past, prompt.text, layout, rng)
+        made = rollout.make(model.transformer, past, prompt.text, layout, own)
         x, sigma = rollout.mix_noisy(x, sigma, made, layout, rng)
         past = rollout.mix_context(past, made, layout, rng)
     dirt = np.where(rng.random(size) < 0.5, rng.uniform(0, CONTEXT_NOISE, size), 0.0)
@@ -195,11 +197,12 @@ OWN = 0.7  # share of the video batches of the rollout stage that hold the model
 
 def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namespace) -> Tensor:
     """One batch's loss: images, block 0 only, a clip from its start or one from its middle."""
+    # What decides how long the step takes is the same for the whole team, which waits for its slowest.
+    shared, rng = training.rng(1), training.rng(2 + args.rank)
     kind = "image"
     if args.stage != "image":
         odds = (0.3, 0.7, 0.0, 0.0) if training.share < args.first_share else ODDS
-        kind = ("image", "first", "start", "middle")[training.rng(1).choice(4, p=odds)]  # the same for the whole team
-    rng = training.rng(2 + args.rank)
+        kind = ("image", "first", "start", "middle")[shared.choice(4, p=odds)]
     source = {"image": data.images, "middle": data.middles}.get(kind, data.starts)
     size = {"image": args.batch, "first": args.video_batch * 2}.get(kind, args.video_batch)
     clean, weight, tokens = data.draw(rng, source, size)
@@ -207,7 +210,7 @@ def step_loss(model: Generator, data: Data, training: Run, args: argparse.Namesp
         prompt, last = read_prompts(model, data.tokenizer, *tokens, rng), args.stage == "rollout"
         if kind == "image":
             return image_loss(model, clean, weight, prompt, draw_sigmas(rng, (size,)), guided=last)
-        own = last and kind != "first" and rng.random() < OWN
+        own = rollout.draw_levels(shared) if last and kind != "first" and shared.random() < OWN else None
         return video_loss(model, clean, weight, prompt, rng, kind, own=own, guided=last)
 
 

@@ -74,6 +74,6 @@ def test_guidance_changes_the_loss_only_where_there_is_a_first_block(model: Gene
         rng = np.random.default_rng(1)
         prompt = read_prompts(model, captions.build_tokenizer(), *encode("a big red star spinning at sea"), rng)
         with torch.no_grad():
-            return video_loss(model, clean, weight, prompt, rng, kind, own=False, guided=guided).item()
+            return video_loss(model, clean, weight, prompt, rng, kind, own=None, guided=guided).item()
 
     assert (loss(True) != loss(False)) == (0 in LAYOUTS[kind].noisy)

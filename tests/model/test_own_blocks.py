@@ -50,7 +50,8 @@ def test_steps_are_the_samplers_but_for_the_last(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rollout, "denoise", denoise)
     for seed in range(8):
         seen.clear()
-        own = rollout.make(None, torch.zeros(2, 16, 6, 4, 4), None, LAYOUTS["start"], np.random.default_rng(seed))
+        levels = rollout.draw_levels(np.random.default_rng(seed))
+        own = rollout.make(None, torch.zeros(2, 16, 6, 4, 4), None, LAYOUTS["start"], levels)
         assert own.x0.shape == (2, 16, 9, 4, 4)
         assert torch.allclose(own.x0, torch.tensor(3.0), atol=1e-5)
         assert any([*seen, own.sigma] == pytest.approx(denoising_sigmas(SHIFT, n)[: len(seen) + 1]) for n in (2, 4))
