@@ -12,7 +12,7 @@ import numpy as np
 
 from model.training.world import BACKGROUND_PERIOD, BACKGROUNDS, COLOURS, FRAME, SHAPES, Scene, course
 
-SHADE = 0.42  # how much darker the lower right of an object is: a spinning circle must be seen to spin
+SHADE = 0.42  # how much darker the lower right of an object is; of the back of one that spins, the lower left
 MOVING = ("night", "sea")  # backgrounds that change with time
 # The city's towers: left edge and width of 128, top as a share of the height, grey level.
 TOWERS = (
@@ -42,12 +42,13 @@ def render_with_mask(
     grid = np.arange(2 * reach + 1)
     x = corner[:, 0, None, None] + grid[None, None, :] + 0.5 - middle[:, 0, None, None]
     y = corner[:, 1, None, None] + grid[None, :, None] + 0.5 - middle[:, 1, None, None]
-    sin, cos = np.sin(way.angles)[:, None, None], np.cos(way.angles)[:, None, None]
-    x, y = (x * cos + y * sin).astype(np.float32), (y * cos - x * sin).astype(np.float32)
+    x, y = (x / way.widths[:, None, None]).astype(np.float32), y.astype(np.float32)
     distance = signed_distance(SHAPES[scene.shape], x, y, radius)
+    if (way.widths != 1).any():  # x is narrowed, so that a pixel across is more than one of the shape's own units
+        distance = distance / np.maximum(np.hypot(*np.gradient(distance, axis=(1, 2))), 1)
     alpha = np.clip(0.5 - distance, 0, 1)[..., None]
     inside = np.clip(0.5 - (distance + 0.1 * radius + 0.6 * scale), 0, 1)[..., None]
-    shade = np.clip(0.5 + (0.6 * x + 0.8 * y - 0.15 * radius), 0, 1)[..., None]  # turns with the object
+    shade = np.clip(0.5 + (0.6 * x + 0.8 * y - 0.15 * radius), 0, 1)[..., None]
     fill = np.array(list(COLOURS.values())[scene.colour], dtype=np.float32)
     # A rim at half brightness keeps every colour readable on every background.
     paint = fill * (0.5 + 0.5 * inside * (1 - SHADE * shade))

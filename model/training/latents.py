@@ -95,8 +95,7 @@ def load(path: Path) -> LatentSet:
 
 
 def draw_scenes(rng: np.random.Generator, args: argparse.Namespace) -> list[Scene]:
-    """Training scenes. Single frames show what spins upright, as a video's first frame does: of all angles at once the
-    model would learn the mean, a round blob."""
+    """Training scenes. Single frames show what spins from the front, as a video's first frame does."""
     motions = [None] * args.count + ["spin"] * args.spinning
     scenes = [sample_scene(rng, any_phase=args.any_phase, motion=motion) for motion in motions]
     if args.frames > 1:

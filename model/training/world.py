@@ -44,7 +44,7 @@ SPEED = 2.0  # pixels per frame and axis: one latent cell (8 px) per latent fram
 BOUNCE_PERIOD, BOUNCE_HEIGHT, FLOOR = 32, 40.0, 120.0
 ORBIT_PERIOD, ORBIT_RADIUS = 48, 26.0
 GROWTH_PERIOD, GROWTH_FRAMES, GROWTH = 48, 36, 0.4  # grows from 60 to 140 % in 36 frames, and is back within 12
-SPIN_PERIOD = 96
+SPIN_PERIOD, THIN = 64, 0.2  # spins like a coin, and is never seen narrower than a fifth
 BACKGROUND_PERIOD = 64  # of waves and of twinkling stars
 JITTER = 5.0  # the start is this near to the centre, in either direction
 HELD_OUT_SHARE = 0.1
@@ -106,7 +106,7 @@ class Course:
 
     centres: np.ndarray  # [frames, 2], (x, y), unwrapped
     radii: np.ndarray  # [frames], pixels
-    angles: np.ndarray  # [frames], radians, clockwise
+    widths: np.ndarray  # [frames], shares of the full width; negative where the back shows
 
 
 def course(scene: Scene, frames: int, aspect: tuple[float, float] = (1.0, 1.0), stride: int = 1) -> Course:
@@ -114,7 +114,7 @@ def course(scene: Scene, frames: int, aspect: tuple[float, float] = (1.0, 1.0), 
     t = scene.phase + stride * np.arange(frames, dtype=np.float64)
     mid_x, mid_y = FRAME * aspect[1] / 2 + scene.dx, FRAME * aspect[0] / 2 + scene.dy
     x, y = np.full_like(t, mid_x), np.full_like(t, mid_y)
-    radii, angles = np.full_like(t, scene.radius), np.zeros_like(t)
+    radii, widths = np.full_like(t, scene.radius), np.ones_like(t)
     motion = MOTIONS[scene.motion]
     directions = motion.split()
     x += SPEED * t * (("right" in directions) - ("left" in directions))
@@ -132,8 +132,9 @@ def course(scene: Scene, frames: int, aspect: tuple[float, float] = (1.0, 1.0), 
         case "shrink":
             radii *= 1 - GROWTH * _sawtooth(t)
         case "spin":
-            angles = 2 * math.pi * t / SPIN_PERIOD
-    return Course(np.stack([x, y], axis=1), radii, angles)
+            facing = np.cos(2 * math.pi * t / SPIN_PERIOD)
+            widths = np.copysign(np.maximum(np.abs(facing), THIN), facing)
+    return Course(np.stack([x, y], axis=1), radii, widths)
 
 
 def _sawtooth(t: np.ndarray) -> np.ndarray:

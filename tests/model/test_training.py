@@ -87,10 +87,11 @@ def test_motions_are_what_they_are_called(motion: str) -> None:
     else:
         assert tuple(np.sign(moved[-1])) == tuple(np.sum([(0, 0), *along], axis=0))
     assert np.sign(way.radii[32] - way.radii[0]) == (motion == "grow") - (motion == "shrink")
-    assert (np.max(way.angles) > 1) == (motion == "spin")
+    assert (np.min(way.widths) < 0) == (motion == "spin")
+    assert np.abs(way.widths).min() >= 0.2
 
 
-def test_more_of_what_spins_and_single_frames_of_it_upright() -> None:
+def test_more_of_what_spins_and_single_frames_of_its_front() -> None:
     drawn = argparse.Namespace(count=60, spinning=20, any_phase=True)
     clips = latents.draw_scenes(np.random.default_rng(0), argparse.Namespace(**vars(drawn), frames=45))
     images = latents.draw_scenes(np.random.default_rng(0), argparse.Namespace(**vars(drawn), frames=1))
@@ -98,10 +99,10 @@ def test_more_of_what_spins_and_single_frames_of_it_upright() -> None:
     for moving, single in zip(clips, images, strict=True):
         assert moving.labels() == single.labels()
         if MOTIONS[moving.motion] == "spin":
-            assert np.sin(course(single, 1).angles) == pytest.approx(0, abs=1e-9)
+            assert course(single, 1).widths == pytest.approx(1)
         else:
             assert moving == single
-    assert max(np.sin(course(scene, 1).angles[0]) for scene in clips[60:]) > 0.5
+    assert min(course(scene, 1).widths[0] for scene in clips[60:]) < 0
 
 
 def test_no_wording_means_two_values() -> None:
