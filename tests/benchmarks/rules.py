@@ -7,7 +7,7 @@ predictions do not settle, with denoising ended early where they agree. Prints a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from model.pipeline import Limits
 from model.training import evaluate
@@ -17,18 +17,21 @@ RESAMPLE = (0.6, 0.7, 0.75, 0.8)  # shares of the first change
 SKIP = (0.04, 0.06, 0.08)  # mean absolute differences of latents
 
 
-def settings() -> Iterator[tuple[str, Limits]]:
+def settings(resample: Sequence[float], attempts: int, skip: Sequence[float]) -> Iterator[tuple[str, Limits]]:
     """A row's name and its limits."""
     yield "none", Limits()
-    yield from (
-        (f"first block again above {share:g}", Limits(resample_above=share, resample_blocks=1)) for share in RESAMPLE
-    )
-    yield from ((f"skip below {change:g}", Limits(skip_below=change)) for change in SKIP)
+    for share in resample:
+        name = f"first block again above {share:g}, {attempts} times at most"
+        yield name, Limits(resample_above=share, max_attempts=attempts, resample_blocks=1)
+    yield from ((f"skip below {change:g}", Limits(skip_below=change)) for change in skip)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     evaluate.add_arguments(parser, n=256)
+    parser.add_argument("--resample", type=float, nargs="*", default=RESAMPLE, help="shares of the first change")
+    parser.add_argument("--attempts", type=int, default=2, help="how often a block may start again")
+    parser.add_argument("--skip", type=float, nargs="*", default=SKIP, help="differences of latents")
     args = parser.parse_args()
     scenes, prompts = evaluate.draw_prompts(args.n, args.seed, args.wording)
     pipeline, means = evaluate.open_pipeline(args)
@@ -37,7 +40,7 @@ def main() -> None:
     )
     print(f"| rule | {' | '.join(ATTRIBUTES)} | all | steps per block | started again |", "|---" * 9 + "|", sep="\n")
     plain = None
-    for name, limits in settings():
+    for name, limits in settings(args.resample, args.attempts, args.skip):
         reports = []
         videos = evaluate.make_videos(pipeline, prompts, args, limits, reports)
         result, work = evaluate.scores(args.model / "judge", scenes, videos), evaluate.work_done(reports)
