@@ -48,7 +48,8 @@ def test_every_object_shows_in_every_frame(size: tuple[int, int]) -> None:
     for scene in some_scenes(16, seed=3):
         empty = background(BACKGROUNDS[scene.background], *size).astype(int)
         changed = (np.abs(render(scene, 9, *size, stride=8).astype(int) - empty) > 20).any(-1).mean((1, 2))
-        assert changed.min() > 0.005, scene.names()
+        seen = 0.4 if MOTIONS[scene.motion] == "spin" else 1  # from its edge, little more than its rim
+        assert changed.min() > 0.005 * seen, scene.names()
 
 
 def test_training_never_sees_held_out_combinations() -> None:
